@@ -221,6 +221,23 @@ pub(crate) fn decode_slice(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Resul
     Ok(())
 }
 
+/// As [`decode_slice`], in `out` or where they lie already.
+pub(crate) fn numbers<'a>(
+    codec: Codec,
+    bytes: &'a [u8],
+    out: &'a mut [f32],
+) -> Result<&'a [f32], CodecError> {
+    match view(codec, bytes) {
+        Some(values) => Ok(values),
+        None => decode_slice(codec, bytes, out).map(|()| &*out),
+    }
+}
+
+/// The numbers where they lie, if they are kept as they travel.
+fn view(codec: Codec, bytes: &[u8]) -> Option<&[f32]> {
+    if codec == Codec::F32 { full::view(bytes) } else { None }
+}
+
 impl Encoded {
     /// A tensor whose bytes `write` fills; they are zero before.
     pub(crate) fn filled(codec: Codec, elements: usize, write: impl FnOnce(&mut [u8])) -> Self {
@@ -250,6 +267,11 @@ impl Encoded {
     pub(crate) fn piece(&self, piece: Range<usize>) -> &[u8] {
         let Range { start, end } = piece;
         &self.bytes[self.codec.payload_bytes(start)..self.codec.payload_bytes(end)]
+    }
+
+    /// The numbers of one of the [`pieces`] where they lie, if they are kept as they travel.
+    pub(crate) fn view(&self, piece: Range<usize>) -> Option<&[f32]> {
+        view(self.codec, self.piece(piece))
     }
 
     pub(crate) fn check(&self, codec: Codec, elements: usize) -> Result<(), CodecError> {

@@ -53,10 +53,9 @@ impl Displacement {
     /// [`crate::weights::chunks`] of it; `scratch`: at least as long.
     pub(crate) fn part<'a>(&'a self, range: Range<usize>, scratch: &'a mut [f32]) -> &'a [f32] {
         let Some((coded, weight)) = &self.coded else { return &self.values[range] };
-        let values = &mut scratch[..range.len()];
-        read(coded, range, values);
-        scale(values, *weight);
-        values
+        let scratch = &mut scratch[..range.len()];
+        read(coded, range, *weight, scratch);
+        scratch
     }
 
     /// Makes the move in `x`, the part of the fragment from element `start` on.
@@ -105,17 +104,20 @@ impl Displacement {
         let Some((coded, weight)) = self.coded.take() else { return };
         self.values.resize(coded.elements, 0.0);
         for piece in pieces(coded.codec, 0..coded.elements) {
-            let values = &mut self.values[piece.clone()];
-            read(&coded, piece, values);
-            scale(values, weight);
+            read(&coded, piece.clone(), weight, &mut self.values[piece]);
         }
     }
 }
 
 const READABLE: &str = "a code is noted after it was read";
 
-fn read(coded: &Encoded, range: Range<usize>, values: &mut [f32]) {
+/// Reads a part of a code, times `weight`.
+fn read(coded: &Encoded, range: Range<usize>, weight: f32, values: &mut [f32]) {
+    if let Some(moved) = coded.view(range.clone()) {
+        return set_scaled(values, moved, weight);
+    }
     decode_slice(coded.codec, coded.piece(range), values).expect(READABLE);
+    scale(values, weight);
 }
 
 #[cfg(test)]
@@ -123,7 +125,7 @@ mod tests {
     use dnode_protocol::frame::Codec;
 
     use super::*;
-    use crate::codec::encode;
+    use crate::codec::{decode, encode};
     use crate::weights::chunks;
 
     const LEN: usize = 70_000;
@@ -137,7 +139,7 @@ mod tests {
         let mut noted = Displacement::default();
         for (coded, weight) in moves {
             let mut values = vec![0.0; LEN];
-            read(coded, 0..LEN, &mut values);
+            decode(coded, &mut values).unwrap();
             noted.add(&values, *weight);
         }
         noted
@@ -170,7 +172,7 @@ mod tests {
     fn numbers_and_codes_add_up_in_any_order_and_a_replacement_stays_one() {
         let code = encode(Codec::Int8, &numbers(3));
         let mut values = vec![0.0; LEN];
-        read(&code, 0..LEN, &mut values);
+        decode(&code, &mut values).unwrap();
         let (mut first, mut last) = (Displacement::default(), Displacement::default());
         first.add_coded(&code, 0.5);
         first.add(&values, 0.25);

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::{LayoutError, ParameterLayout};
 
+use crate::kernel::reduce::add_scaled;
 use crate::seam::{Evaluation, StepId, StepReport, TrainError, Trainer, TrainerState};
 
 /// A trainer whose steps do nothing, to measure and test what is done with its parameters.
@@ -39,9 +40,7 @@ impl Trainer for IdleTrainer {
     }
 
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
-        for (parameter, delta) in self.parameters[range].iter_mut().zip(delta) {
-            *parameter += weight * delta;
-        }
+        add_scaled(&mut self.parameters[range], delta, weight);
     }
 
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {

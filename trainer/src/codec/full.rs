@@ -2,6 +2,11 @@
 
 use super::vectorized;
 
+/// The numbers where they lie, if this machine keeps them as they travel.
+pub(super) fn view(bytes: &[u8]) -> Option<&[f32]> {
+    if cfg!(target_endian = "little") { bytemuck::try_cast_slice(bytes).ok() } else { None }
+}
+
 pub(super) fn encode(values: &[f32], bytes: &mut [u8]) {
     let (places, _) = bytes.as_chunks_mut();
     for (place, value) in places.iter_mut().zip(values) {

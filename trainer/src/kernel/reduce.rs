@@ -129,13 +129,13 @@ pub(crate) fn measure_difference(
     );
 }
 
-/// `x ← from − x`.
-pub(crate) fn subtract_from(from: &[f32], values: &mut [f32]) {
+/// `x ← local − remote`.
+pub(crate) fn set_difference(values: &mut [f32], local: &[f32], remote: &[f32]) {
     vectorized(
         #[inline(always)]
         || {
-            for (value, &from) in values.iter_mut().zip(from) {
-                *value = from - *value;
+            for ((value, &local), &remote) in values.iter_mut().zip(local).zip(remote) {
+                *value = local - remote;
             }
         },
     );

@@ -7,10 +7,10 @@ use dnode_protocol::frame::{Codec, SpareBuffers};
 use super::{BLOCK, FragmentMemory, Near, SPREAD_FACTOR, SPREAD_KEPT, SPREAD_WIDER, spread_factor};
 use super::{Learning, Lengths};
 use crate::codec::{
-    Encoded, PART_ELEMENTS, decode_modular_slice, decode_slice, encode_modular_slice, encode_slice,
-    largest_of_long, pieces,
+    Encoded, PART_ELEMENTS, decode_modular_slice, encode_modular_slice, encode_slice,
+    largest_of_long, numbers as numbers_of, pieces,
 };
-use crate::kernel::reduce::{Squares, measure_difference, scale, subtract_from};
+use crate::kernel::reduce::{Squares, measure_difference, scale, set_difference};
 use crate::kernel::vectorized;
 use crate::mix::MixError;
 use crate::slow::Own;
@@ -26,8 +26,8 @@ pub(crate) struct HostMemory {
     bounds: Vec<Vec<f32>>,
     /// How far others' weights may be, by block of the fragment at hand.
     spread: Vec<f32>,
-    /// A piece of an offer, of a difference or of a reply.
-    piece: Vec<f32>,
+    /// A piece of an offer, and one of a difference or of a reply.
+    piece: [Vec<f32>; 2],
     /// Where offers and replies are written.
     buffers: SpareBuffers,
 }
@@ -37,7 +37,7 @@ impl HostMemory {
         Self {
             bounds: vec![Vec::new(); fragments],
             spread: Vec::new(),
-            piece: vec![0.0; PART_ELEMENTS],
+            piece: [(); 2].map(|()| vec![0.0; PART_ELEMENTS]),
             buffers: SpareBuffers::new(BUFFERS_BYTES_MAX),
         }
     }
@@ -110,11 +110,12 @@ impl FragmentMemory for HostFragment<'_, '_> {
 
     fn meet(&mut self, offer: &Encoded) -> Result<(Lengths, usize), MixError> {
         let values = self.own.values();
-        let remote = &mut self.memory.piece;
+        let [remote, _] = &mut self.memory.piece;
         let (mut sums, mut failed) = (<[Squares; 3]>::default(), 0);
         for piece in pieces(offer.codec, 0..values.len()) {
             let (values, remote) = (&values[piece.clone()], &mut remote[..piece.len()]);
-            failed += read(offer, piece, values, remote)?;
+            let (remote, unread) = read(offer, piece, values, remote)?;
+            failed += unread;
             measure_difference((values, remote), &mut sums);
         }
         let [local, remote, difference] = sums.map(|sum| sum.sum().sqrt());
@@ -129,23 +130,25 @@ impl FragmentMemory for HostFragment<'_, '_> {
         weight: Option<f32>,
     ) -> Result<Encoded, MixError> {
         self.prepare();
-        let HostMemory { bounds, piece: numbers, buffers, .. } = &mut *self.memory;
+        let HostMemory { bounds, piece: [remote, numbers], buffers, .. } = &mut *self.memory;
         let (bounds, own) = (&mut bounds[self.index], &mut *self.own);
         // The difference is computed anew: cheaper than to write down and read back what is larger than
         // the cache.
         let coded = Encoded::in_pieces(buffers, (reply, offer.elements), |piece, bytes| {
-            let numbers = &mut numbers[..piece.len()];
+            let (remote, numbers) = (&mut remote[..piece.len()], &mut numbers[..piece.len()]);
             let values = &own.values()[piece.clone()];
-            read(offer, piece.clone(), values, numbers).expect("what was measured can be read");
-            subtract_from(values, numbers);
+            let (remote, _) =
+                read(offer, piece.clone(), values, remote).expect("what was measured can be read");
+            set_difference(numbers, values, remote);
             if let Some(factor) = factor {
                 scale(numbers, factor);
             }
             learn(&mut bounds[piece.start / BLOCK..], numbers, SPREAD_FACTOR);
             encode_slice(reply, numbers, bytes);
             if let Some(weight) = weight {
-                decode_slice(reply, bytes, numbers).expect("what was just written can be read");
-                own.displace_slow(piece.start, numbers, weight);
+                let moved = numbers_of(reply, bytes, numbers);
+                let moved = moved.expect("what was just written can be read");
+                own.displace_slow(piece.start, moved, weight);
             }
         });
         if let Some(weight) = weight {
@@ -157,9 +160,8 @@ impl FragmentMemory for HostFragment<'_, '_> {
     fn weigh(&mut self, coded: &Encoded) -> Result<f64, MixError> {
         let mut sum = Squares::default();
         for piece in pieces(coded.codec, 0..coded.elements) {
-            let moved = &mut self.memory.piece[..piece.len()];
-            decode_slice(coded.codec, coded.piece(piece), moved)?;
-            sum.add(moved);
+            let moved = &mut self.memory.piece[0][..piece.len()];
+            sum.add(numbers_of(coded.codec, coded.piece(piece), moved)?);
         }
         Ok(sum.sum())
     }
@@ -171,13 +173,13 @@ impl FragmentMemory for HostFragment<'_, '_> {
         learning: Learning,
     ) -> Result<(), MixError> {
         self.prepare();
-        let HostMemory { bounds, piece: moved, .. } = &mut *self.memory;
+        let HostMemory { bounds, piece: [moved, _], .. } = &mut *self.memory;
         let bounds = &mut bounds[self.index];
         let factor = spread_factor(coded.codec);
         // Decoded again: cheaper than to write down and read back what is larger than the cache.
         for piece in pieces(coded.codec, 0..coded.elements) {
             let moved = &mut moved[..piece.len()];
-            decode_slice(coded.codec, coded.piece(piece.clone()), moved)?;
+            let moved = numbers_of(coded.codec, coded.piece(piece.clone()), moved)?;
             if learning == Learning::From {
                 learn(&mut bounds[piece.start / BLOCK..], moved, factor);
             }
@@ -188,20 +190,20 @@ impl FragmentMemory for HostFragment<'_, '_> {
     }
 }
 
-/// Reads a piece of an offer to one whose weights of that piece are `near`; how many blocks could not be
-/// unwrapped.
-fn read(
-    offer: &Encoded,
+/// Reads a piece of an offer to one whose weights of that piece are `near`, in `out` or where it lies; how
+/// many blocks could not be unwrapped.
+fn read<'a>(
+    offer: &'a Encoded,
     piece: Range<usize>,
     near: &[f32],
-    out: &mut [f32],
-) -> Result<usize, MixError> {
+    out: &'a mut [f32],
+) -> Result<(&'a [f32], usize), MixError> {
     let bytes = offer.piece(piece);
     if Codec::MODULAR.contains(&offer.codec) {
-        return Ok(decode_modular_slice(offer.codec, bytes, near, out));
+        let unread = decode_modular_slice(offer.codec, bytes, near, out);
+        return Ok((out, unread));
     }
-    decode_slice(offer.codec, bytes, out)?;
-    Ok(0)
+    Ok((numbers_of(offer.codec, bytes, out)?, 0))
 }
 
 /// Takes note of a difference: others may be `factor` times as far as its largest element.
