@@ -136,16 +136,15 @@ impl Exchange {
         }
     }
 
-    /// A neighbour is gone: nothing with it is waited for, and what it has proposed holds no fragment any
-    /// longer.
+    /// A neighbour is gone: nothing with it is waited for.
     pub(crate) fn lose(&mut self, context: &mut Context, peer: PeerId) {
-        self.suspect(context, peer);
+        self.initiator.lose(context, peer);
+        self.responder.lose(context, peer);
     }
 
-    /// A neighbour is silent: what it has proposed holds no fragment any longer.
+    /// A neighbour is silent: nothing that is open with it keeps a fragment.
     pub(crate) fn suspect(&mut self, context: &mut Context, peer: PeerId) {
-        self.initiator.lose(context, peer);
-        self.responder.free(context, peer);
+        self.lose(context, peer);
     }
 
     /// A neighbour has begun anew: nothing of its earlier life can end well. Whether `earlier` there

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, peer};
+use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, numbers, peer, terms};
 use dnode_gossip::{Config, Event, Input, Standing, Start};
-use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Time};
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{
+    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, PeerId, Phase, Time,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -253,6 +256,37 @@ fn who_says_goodbye_is_not_missed() {
     scene.pass(30_000);
     let told = |(_, event): &(Time, Event)| matches!(event, Event::Split { .. });
     assert!(!scene.events.iter().any(told));
+}
+
+/// Whether this peer accepts an exchange that the neighbour proposes.
+fn accepts(scene: &mut Scene, from: u32) -> bool {
+    let exchange = ExchangeId { initiator: peer(from), incarnation: 1, sequence: 0 };
+    let terms = terms(Clock(0), Information::default());
+    scene.hear(from, Message::Propose { exchange, fragment: FragmentId(0), terms });
+    let accepted = |(_, _, message): &(Time, PeerId, Message)| matches!(message, Message::Accept { exchange: of, .. } if *of == exchange);
+    scene.sent.iter().any(accepted)
+}
+
+#[test]
+fn what_is_open_with_a_neighbour_that_is_gone_holds_no_fragment() {
+    for mixes_after in [false, true] {
+        let mut scene = Scene::new(&[1, 2, 3]);
+        assert!(accepts(&mut scene, 1) && !accepts(&mut scene, 2));
+        let exchange = ExchangeId { initiator: peer(1), incarnation: 1, sequence: 0 };
+        let offer = (exchange, Leg::Offer, Clock(0), numbers(&[1.0]));
+        scene.host.tensor(peer(1), offer, scene.now);
+        if mixes_after {
+            scene.input(Input::PeerDown { peer: peer(1) });
+        }
+        while scene.host.has_work() {
+            scene.host.work(scene.now);
+        }
+        if !mixes_after {
+            scene.input(Input::PeerDown { peer: peer(1) });
+        }
+        scene.pass(0);
+        assert!(accepts(&mut scene, 3), "mixed after its loss: {mixes_after}");
+    }
 }
 
 /// Does `commits` alone after peer 1 went, which comes back at clock `theirs` in `incarnation`.

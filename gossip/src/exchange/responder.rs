@@ -1,6 +1,7 @@
 //! The responder's end of an exchange: accept or decline, mix, journal, and undo when told.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Time};
@@ -248,7 +249,9 @@ impl Responder {
             return;
         };
         answered.state = AnsweredState::Applied;
-        answered.retry_at = context.now + lease / RETRIES_PER_LEASE;
+        let is_over = context.now >= answered.deadline;
+        let wait = if is_over { Duration::ZERO } else { lease / RETRIES_PER_LEASE };
+        answered.retry_at = context.now + wait;
         answered.until = context.now + context.config.journal_window;
         let Agreed { information, weight, lag, .. } = answered.agreed.clone();
         let (fragment, clock, abort_wanted) =
@@ -371,26 +374,23 @@ impl Responder {
         }
     }
 
-    /// The initiator is silent: what it has proposed holds no fragment any longer.
-    pub(super) fn free(&mut self, context: &mut Context, peer: PeerId) {
-        self.lose(context, peer);
-        let now = context.now;
-        let applied = self.answered.iter_mut().filter(|(exchange, answered)| {
-            exchange.initiator == peer && answered.state == AnsweredState::Applied
-        });
-        for (_, answered) in applied {
-            answered.deadline = answered.deadline.min(now);
-            answered.retry_at = answered.retry_at.min(now);
-        }
-    }
-
-    /// The initiator is gone.
-    pub(super) fn lose(&self, context: &mut Context, peer: PeerId) {
-        let lost = self.answered.iter().filter(|(exchange, answered)| {
-            exchange.initiator == peer && answered.state == AnsweredState::Accepted
-        });
-        for (exchange, _) in lost {
-            context.then(Step::Exchange(ExchangeStep::EndAnswered(*exchange, Ending::Lost)));
+    /// The initiator is gone or silent: what it has proposed holds no fragment any longer.
+    pub(super) fn lose(&mut self, context: &mut Context, peer: PeerId) {
+        for (exchange, answered) in &mut self.answered {
+            if exchange.initiator != peer {
+                continue;
+            }
+            match answered.state {
+                AnsweredState::Accepted => {
+                    let ending = ExchangeStep::EndAnswered(*exchange, Ending::Lost);
+                    context.then(Step::Exchange(ending));
+                }
+                AnsweredState::Mixing | AnsweredState::Applied => {
+                    answered.deadline = answered.deadline.min(context.now);
+                    answered.retry_at = answered.retry_at.min(context.now);
+                }
+                AnsweredState::Undoing => {}
+            }
         }
     }
 
