@@ -1,3 +1,8 @@
+//! Buffers of bytes that are used again, so that tensors that come and go take no new memory.
+//!
+//! New memory is dear: the system hands it out page by page, each one cleared, and takes it back
+//! (docs/measurements.md, "Exchanges from end to end").
+
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};

@@ -403,12 +403,13 @@ impl World {
                 if let Some(defect) = self.context.defect() {
                     defect.distort(&mut message, host.clock);
                 }
-                let accepted = match &message {
-                    Message::Accept { exchange, .. } => Some(*exchange),
-                    _ => None,
+                let accepts = if let Message::Accept { exchange, .. } = &message {
+                    Some(*exchange)
+                } else {
+                    None
                 };
                 host.handle(Input::Received { from: name(from), message }, now);
-                if let Some(exchange) = accepted {
+                if let Some(exchange) = accepts {
                     let at_any_clock = host.core.meets_at_any_clock(&name(from));
                     self.checks.on_accepted(&exchange, at_any_clock);
                 }
