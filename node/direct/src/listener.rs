@@ -147,8 +147,11 @@ pub(crate) fn names(trusted: bool, usage: Usage) -> impl Iterator<Item = &'stati
 pub(crate) mod local {
     //! The socket for processes of this host.
 
+    use std::time::Duration;
+
     use tokio::io::AsyncReadExt;
     use tokio::net::{UnixListener, UnixStream};
+    use tokio::time::{Instant, sleep};
 
     use super::{
         Accepted, Arc, Arrival, Arrived, Channel, End, Error, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX,
@@ -157,9 +160,9 @@ pub(crate) mod local {
     };
     use crate::memory::MemoryReceiver;
 
-    /// Connections that a socket may close before it is gone, at most: one, unless its process lives and
-    /// has too many handshakes.
-    const CLOSINGS: usize = 3;
+    /// How long the first connection to a socket that may be gone soon waits to be closed; each later one
+    /// twice as long as the one before.
+    const FIRST_WAIT: Duration = Duration::from_millis(20);
 
     /// The name of a process's socket: of one start of one peer. It is in the abstract namespace,
     /// so it ends with the process and leaves no file (unix(7)).
@@ -179,18 +182,22 @@ pub(crate) mod local {
         UnixListener::bind(name(peer, incarnation))
     }
 
-    /// Whether the socket of a process that had one is gone: the kernel then refuses at once. Waits while
-    /// it is there.
+    /// Waits until the socket of a process that had one is gone: the kernel then refuses at once. Whether
+    /// it is; not, where the system says something else.
     pub(crate) async fn is_gone(peer: PeerId, incarnation: u64) -> bool {
-        for _ in 0..CLOSINGS {
-            match UnixStream::connect(name(peer, incarnation)).await {
+        let mut wait = FIRST_WAIT;
+        loop {
+            let mut stream = match UnixStream::connect(name(peer, incarnation)).await {
+                Ok(stream) => stream,
                 Err(error) => return error.kind() == io::ErrorKind::ConnectionRefused,
-                // A process that ends closes what it has open one after the other, this socket perhaps
-                // last. One that lives waits for the handshake.
-                Ok(mut stream) => _ = stream.read(&mut [0]).await,
-            }
+            };
+            // A process that ends closes what it has open one after the other, this socket perhaps
+            // last, and may close a connection much later. One that lives waits for the handshake.
+            let asked = Instant::now();
+            _ = timeout(wait, stream.read(&mut [0])).await;
+            sleep(wait.saturating_sub(asked.elapsed())).await;
+            wait *= 2;
         }
-        false
     }
 
     /// Accepts paths from processes of this host until it is dropped.
@@ -214,7 +221,7 @@ pub(crate) mod local {
                     Ok(_) => {}
                     Err(error) => {
                         tracing::debug!(%error, "no connection accepted");
-                        tokio::time::sleep(HANDSHAKE_TIMEOUT / 50).await;
+                        sleep(HANDSHAKE_TIMEOUT / 50).await;
                     }
                 },
                 Some(_) = handshakes.join_next() => {}
