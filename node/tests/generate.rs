@@ -55,12 +55,17 @@ fn a_checkpoint_alone_writes_text_and_what_cannot_is_told_in_one_line() {
         (&["nowhere"], "no model in nowhere: name a data directory"),
         (&["play", "--threads", "1025"], "--threads = 1025 is out of range: expected 0..=1024"),
     ] {
-        let output = dnode(folder, &[&["generate"], words].concat());
-        let told = said(&output).1;
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.starts_with(&format!("error: {want}")), "{told}");
-        assert_eq!(told.lines().count(), 1, "{told}");
+        refuses(folder, &[&["generate"], words].concat(), want);
     }
+}
+
+/// `dnode` with these words ends with code 2 and one line that begins so.
+fn refuses(folder: &Path, words: &[&str], want: &str) {
+    let output = dnode(folder, words);
+    let told = said(&output).1;
+    assert_eq!(output.status.code(), Some(2), "{words:?}: {told}");
+    assert!(told.starts_with(&format!("error: {want}")), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
 }
 
 /// The tokenizer of 300 tokens of the built-in text, in the file `out`.
@@ -187,11 +192,7 @@ fn a_tokenizer_or_text_that_does_not_fit_is_told_in_one_line() {
         (vec!["eval", "play", "--data", "empty.txt"], "the text has no token to score"),
         (vec!["eval", "nowhere", "--data", "short.txt"], "no model in nowhere"),
     ] {
-        let output = dnode(folder, &words);
-        let told = said(&output).1;
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {told}");
-        assert!(told.starts_with(&format!("error: {want}")), "{told}");
-        assert_eq!(told.lines().count(), 1, "{told}");
+        refuses(folder, &words, want);
     }
 }
 
@@ -212,10 +213,7 @@ fn exported(folder: &Path) -> PathBuf {
 
 /// `dnode generate out` with these words fails so.
 fn refused(folder: &Path, words: &[&str], want: &str) {
-    let output = dnode(folder, &[&["generate", "out"], words].concat());
-    let told = said(&output).1;
-    assert_eq!((output.status.code(), told.lines().count()), (Some(2), 1), "{told}");
-    assert!(told.starts_with(&format!("error: {want}")), "{told}");
+    refuses(folder, &[&["generate", "out"], words].concat(), want);
 }
 
 #[test]
@@ -337,10 +335,8 @@ fn questions_are_scored_and_a_line_that_is_none_is_named() {
     assert!(text.contains("\naccuracy 0.") || text.contains("\naccuracy 1."), "{text}");
 
     let refused = |words: &[&str], want: &str| {
-        let output = eval(words);
-        let told = said(&output).1;
-        assert_eq!((output.status.code(), told.lines().count()), (Some(2), 1), "{told}");
-        assert!(told.starts_with(&format!("error: {want}")), "{told}");
+        let eval = ["eval", "play", "--choices", "tasks.jsonl"];
+        refuses(folder, &[&eval, words].concat(), want);
     };
     refused(&["--data", "shakespeare"], "the argument '--choices <FILE>' cannot be used with");
     refused(&["--limit", "0"], "invalid value '0' for '--limit <N>'");
