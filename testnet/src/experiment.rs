@@ -96,6 +96,9 @@ pub struct Simulation {
     pub together: bool,
     /// Held-out samples of a point of a curve; the last one has all of them.
     pub samples: usize,
+    /// Last parts of a run, shares of it, over which the mean model is averaged and measured beside its
+    /// last weights.
+    pub tails: Vec<f64>,
     /// On which held-out samples losses are measured.
     pub held_out: HeldOut,
 }
@@ -128,7 +131,8 @@ impl HeldOut {
 impl Default for Simulation {
     fn default() -> Self {
         let [step_time, work] = [100, 5].map(Duration::from_millis);
-        Self { step_time, work, together: false, samples: 256, held_out: HeldOut::All }
+        let (tails, held_out) = (Vec::new(), HeldOut::All);
+        Self { step_time, work, together: false, samples: 256, tails, held_out }
     }
 }
 

@@ -14,6 +14,7 @@ mod replica;
 pub(crate) mod swarm;
 mod sync;
 mod table;
+mod tail;
 
 pub use case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
 pub use misbehaviour::{Misbehaviour, Wrong};

@@ -273,7 +273,7 @@ impl SimulatedCase {
         Ok(case)
     }
 
-    fn rules(&self, experiment: &Experiment) -> [Rule; 13] {
+    fn rules(&self, experiment: &Experiment) -> [Rule; 14] {
         let condition = &self.condition;
         let every = |legal: fn(&SimulatedVariant) -> bool| self.variants.iter().all(legal);
         let choices =
@@ -302,6 +302,11 @@ impl SimulatedCase {
                 newcomer.iter().all(|n| n.rounds.is_sorted() && !n.rounds.is_empty()),
                 "condition.newcomer.rounds",
                 "one or more, ascending",
+            ),
+            (
+                self.simulation.tails.iter().all(|share| *share > 0.0 && *share <= 1.0),
+                "simulation.tails",
+                "shares of the run, more than 0, at most 1",
             ),
             (condition.racks == 0, "condition.racks", processes),
             (condition.churn.is_none(), "condition.churn", processes),

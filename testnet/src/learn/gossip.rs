@@ -10,9 +10,10 @@ use dnode_protocol::{Fragments, Time};
 
 use super::case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
 use super::misbehaviour::{Mask, forge};
-use super::outcome::{Healed, Joined, Outcome, Point, Quality};
+use super::outcome::{Healed, Joined, Outcome, Point, Quality, mean};
 use super::replica::{ModelReplica, OfferBlocks, payload_bytes};
 use super::swarm::{Evaluator, fragments, replica};
+use super::tail::Tails;
 use crate::experiment::{Newcomer, Split};
 use crate::sim::peer::SimPeer;
 use crate::sim::{Fleet, Learning, Trace, World};
@@ -136,16 +137,23 @@ pub(super) fn run(
         });
     }
     let mut next = (steps_of(world.view().peers) / peers / every + 1) * every;
-    while next < total {
-        let enough =
-            |peers_of: &[SimPeer]| steps_of(peers_of) >= next * peers || all_done(peers_of);
+    let mut tails = Tails::new(&case.simulation.tails, total);
+    while let Some(due) =
+        [Some(next).filter(|next| *next < total), tails.next()].into_iter().flatten().min()
+    {
+        let enough = |peers_of: &[SimPeer]| steps_of(peers_of) >= due * peers || all_done(peers_of);
         world.run_until(end, |world| broken(world) || enough(world.view().peers));
         measured.check(&world)?;
         if all_done(world.view().peers) {
             break;
         }
-        measured.point(&world, &mut evaluator, false)?;
-        next += every;
+        if tails.next() == Some(due) {
+            tails.take(due, &mean(&replicas(&world, parameters)));
+        }
+        if due == next {
+            measured.point(&world, &mut evaluator, false)?;
+            next += every;
+        }
     }
     let done = world.run_until(end, |world| broken(world) || all_done(world.view().peers));
     measured.check(&world)?;
@@ -156,6 +164,9 @@ pub(super) fn run(
     rest(&mut world);
     measured.point_at(&world, &mut evaluator, finished)?;
     measured.end(&world, &mut evaluator, finished)?;
+    let last = mean(&replicas(&world, parameters));
+    measured.outcome.tails =
+        tails.losses(&last, &mut evaluator).map_err(|what| measured.fail(what))?;
     [measured.outcome.blocks, measured.outcome.blocks_unread] = blocks.counts();
     for _ in 0..SETTLE_ROUNDS {
         world.exchange_once();

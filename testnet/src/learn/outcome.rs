@@ -23,6 +23,9 @@ pub struct Outcome {
     /// After the peers have settled, on as many samples as a point of the curve.
     #[serde(default)]
     pub settled: Option<Quality>,
+    /// The loss of the mean model averaged over each part of the run that the experiment names.
+    #[serde(default)]
+    pub tails: Vec<f64>,
     /// What a partition did, if there was one.
     #[serde(default)]
     pub healed: Option<Healed>,

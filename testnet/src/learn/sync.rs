@@ -8,6 +8,7 @@ use dnode_trainer::{LocalTrainer, Replica, StepId, TrainError, Trainer};
 use super::case::{LearnError, SimulatedCase, SimulatedVariant};
 use super::outcome::{Outcome, Point, Quality};
 use super::swarm::{Evaluator, replica, trainer};
+use super::tail::Tails;
 use crate::file::ReadError;
 
 /// Runs the variant with the seed: with one local step per commit the gradients are averaged, with more
@@ -38,11 +39,15 @@ pub(super) fn run(
         ..Outcome::default()
     };
     let mut commits = 0;
+    let mut tails = Tails::new(&case.simulation.tails, case.steps);
     for step in 0..case.steps {
         let last = step + 1 == case.steps;
         let committed = swarm.step(step, (step + 1).is_multiple_of(variant.local_steps) || last);
         commits += u64::from(committed.map_err(|error| fail(error.to_string()))?);
         outcome.seconds = (step + 1) as f64 * slowest + commits as f64 * ring.seconds;
+        if tails.next() == Some(step + 1) {
+            tails.take(step + 1, &swarm.parameters());
+        }
         if last || (step + 1).is_multiple_of(case.evaluate_every) {
             let replicas = vec![swarm.parameters(); case.peers as usize];
             let quality = Quality::measure(&mut evaluator, &replicas, false).map_err(fail)?;
@@ -52,6 +57,7 @@ pub(super) fn run(
     }
     let replicas = vec![swarm.parameters(); case.peers as usize];
     outcome.last = Quality::measure(&mut evaluator, &replicas, true).map_err(fail)?;
+    outcome.tails = tails.losses(&replicas[0], &mut evaluator).map_err(fail)?;
     let count = case.peers as usize;
     outcome.tensor_bytes = vec![ring.bytes * commits; count];
     outcome.control_bytes = vec![0; count];

@@ -50,7 +50,9 @@ pub fn table(case: &SimulatedCase, outcomes: &[Outcome]) -> String {
     let columns: Vec<Column> = quality.into_iter().chain(COSTS).collect();
     let targets =
         case.targets.iter().map(|it| format!("time to the loss of {} + {it} %, s", case.reference));
-    let heads = columns.iter().map(|(head, _, _)| (*head).to_owned()).chain(targets);
+    let tails =
+        case.simulation.tails.iter().map(|share| format!("mean over the last {} %", 100.0 * share));
+    let heads = columns.iter().map(|(head, _, _)| (*head).to_owned()).chain(tails).chain(targets);
     let first = ["variant", "seeds"].map(str::to_owned);
     let mut table = Table::with_header(first.into_iter().chain(heads).collect());
     for variant in &case.variants {
@@ -74,6 +76,8 @@ fn row(case: &SimulatedCase, name: &str, columns: &[Column], pairs: &[Pair<'_>])
     let numbers = columns.iter().map(|(_, digits, value)| {
         spread(pairs.iter().filter_map(|(own, first)| value(own, (*first)?)), *digits)
     });
+    let tails = (0..case.simulation.tails.len())
+        .map(|k| spread(pairs.iter().filter_map(|(own, _)| own.tails.get(k).copied()), 4));
     let times = case.targets.iter().map(|target| {
         let time = |(own, first): &Pair<'_>| {
             let last = first.as_ref()?.points.last()?.quality.mean_model;
@@ -88,7 +92,12 @@ fn row(case: &SimulatedCase, name: &str, columns: &[Column], pairs: &[Pair<'_>])
             _ => spread(reached, 1),
         }
     });
-    [name.to_owned(), pairs.len().to_string()].into_iter().chain(numbers).chain(times).collect()
+    [name.to_owned(), pairs.len().to_string()]
+        .into_iter()
+        .chain(numbers)
+        .chain(tails)
+        .chain(times)
+        .collect()
 }
 
 /// Mean bytes that a peer sent, of both kinds, at least one.
