@@ -8,7 +8,6 @@ import json
 import math
 import os
 import shutil
-import tempfile
 import time
 import weakref
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Union
 
 from dnode import _launch, _logging, _native
 from dnode._native import ConfigError
+from dnode._options import Options
 
 if TYPE_CHECKING:
     import torch
@@ -25,33 +25,6 @@ if TYPE_CHECKING:
 #: Whether a step was taken with others: ``joined``, ``alone`` (the node has failed), ``finished``
 #: (the steps of the run are done) or ``left``.
 Membership = str
-
-#: Sections of the configuration; a dictionary may be given for each.
-_SECTIONS = ("run", "gossip", "network", "node", "data", "model", "optimizer")
-#: Arguments that stand for a key of the configuration, as the flags of ``dnode join`` do.
-_SHORT = {
-    "bootstrap": "network.bootstrap",
-    "listen": "network.listen",
-    "mdns": "network.mdns",
-    "open": "network.open",
-    "require_peers": "network.require_peers",
-    "max_upload": "network.max_upload",
-    "max_download": "network.max_download",
-    "rule": "gossip.rule",
-    "local_steps": "gossip.local_steps",
-    "mix_every": "gossip.mix_every",
-    "fragments": "gossip.fragments",
-    "balance": "gossip.balance",
-    "steps": "run.steps",
-    "batch": "run.batch",
-    "data_dir": "node.data_dir",
-    "name": "node.name",
-    "ui": "node.ui",
-    "metrics": "node.metrics",
-    "tensorboard": "node.tensorboard",
-    "checkpoint_every": "node.checkpoint_every",
-    "checkpoint_interval": "node.checkpoint_interval",
-}
 
 #: A node that does not listen by then does not listen at all.
 _LISTENS_WITHIN_S = 5.0
@@ -151,34 +124,6 @@ def join(
     if options.ticket is None and not given.get("open"):
         options.ticket = os.environ.get("DNODE_SECRET") or None
     return Swarm(model, optimizer, run, options, (resume, buffers, agreed or {}, errors == "raise"))
-
-
-class Options:
-    """Settings as the Rust side reads them, and the temporary folder if there is one."""
-
-    def __init__(self, settings: dict[str, Any], config: dict[str, Any]) -> None:
-        self.ticket: Optional[str] = None
-        keys: dict[str, Any] = {}
-        for name, value in settings.items():
-            if name in _SECTIONS and isinstance(value, dict):
-                keys.update({f"{name}.{key}": it for key, it in value.items()})
-            elif name in _SHORT:
-                keys[_SHORT[name]] = value
-            else:
-                known = ", ".join(sorted([*_SHORT, *_SECTIONS]))
-                raise ConfigError(f"join has no argument {name}; there are: {known}, and config")
-        keys.update(config)
-        self.temporary: Optional[str] = None
-        if "node.data_dir" not in keys:
-            self.temporary = tempfile.mkdtemp(prefix="dnode-")
-            keys["node.data_dir"] = self.temporary
-        self.texts = [f"{key}={_toml(value)}" for key, value in keys.items() if value is not None]
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Path):
-        value = str(value)
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 #: Swarms that have not been left; they leave at the end of the process.

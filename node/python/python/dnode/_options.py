@@ -1,0 +1,65 @@
+"""What :func:`dnode.join` is given, as the Rust side reads it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, Optional
+
+from dnode._native import ConfigError
+
+#: Sections of the configuration; a dictionary may be given for each.
+_SECTIONS = ("run", "gossip", "network", "node", "data", "model", "optimizer")
+#: Arguments that stand for a key of the configuration, as the flags of ``dnode join`` do.
+_SHORT = {
+    "bootstrap": "network.bootstrap",
+    "listen": "network.listen",
+    "mdns": "network.mdns",
+    "open": "network.open",
+    "require_peers": "network.require_peers",
+    "max_upload": "network.max_upload",
+    "max_download": "network.max_download",
+    "rule": "gossip.rule",
+    "local_steps": "gossip.local_steps",
+    "mix_every": "gossip.mix_every",
+    "fragments": "gossip.fragments",
+    "balance": "gossip.balance",
+    "steps": "run.steps",
+    "batch": "run.batch",
+    "data_dir": "node.data_dir",
+    "name": "node.name",
+    "ui": "node.ui",
+    "metrics": "node.metrics",
+    "tensorboard": "node.tensorboard",
+    "checkpoint_every": "node.checkpoint_every",
+    "checkpoint_interval": "node.checkpoint_interval",
+}
+
+
+class Options:
+    """Settings as the Rust side reads them, and the temporary folder if there is one."""
+
+    def __init__(self, settings: dict[str, Any], config: dict[str, Any]) -> None:
+        self.ticket: Optional[str] = None
+        keys: dict[str, Any] = {}
+        for name, value in settings.items():
+            if name in _SECTIONS and isinstance(value, dict):
+                keys.update({f"{name}.{key}": it for key, it in value.items()})
+            elif name in _SHORT:
+                keys[_SHORT[name]] = value
+            else:
+                known = ", ".join(sorted([*_SHORT, *_SECTIONS]))
+                raise ConfigError(f"join has no argument {name}; there are: {known}, and config")
+        keys.update(config)
+        self.temporary: Optional[str] = None
+        if "node.data_dir" not in keys:
+            self.temporary = tempfile.mkdtemp(prefix="dnode-")
+            keys["node.data_dir"] = self.temporary
+        self.texts = [f"{key}={_toml(value)}" for key, value in keys.items() if value is not None]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Path):
+        value = str(value)
+    return value if isinstance(value, str) else json.dumps(value)
