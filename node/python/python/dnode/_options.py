@@ -52,11 +52,13 @@ class Options:
                 known = ", ".join(sorted([*_SHORT, *_SECTIONS]))
                 raise ConfigError(f"join has no argument {name}; there are: {known}, and config")
         keys.update(config)
+        keys = {key: value for key, value in keys.items() if value is not None}
         self.temporary: Optional[str] = None
         if "node.data_dir" not in keys:
             self.temporary = tempfile.mkdtemp(prefix="dnode-")
             keys["node.data_dir"] = self.temporary
-        self.texts = [f"{key}={_toml(value)}" for key, value in keys.items() if value is not None]
+        self.data_dir = Path(keys["node.data_dir"])
+        self.texts = [f"{key}={_toml(value)}" for key, value in keys.items()]
 
 
 def _toml(value: Any) -> str:

@@ -20,12 +20,18 @@ _MANIFEST = "manifest.json"
 _FILES = (_MANIFEST, "parameters.safetensors", "state.safetensors")
 #: A folder of this prefix is being written, and has no value until it is renamed.
 _WRITING = ".writing-"
+#: A checkpoint of this prefix is one whose place another of the same step takes; it counts until then.
+_REPLACED = ".replaced-"
 
 
-def described(run: str, step: tuple[int, int], data_dir: Path, parameters: Optional[Path]) -> dict[str, Any]:
-    """The state of a peer in this step of its own and of the run, with the checkpoint of these parameters."""
-    files = None if parameters is None else {name: _read(parameters.with_name(name)) for name in _FILES}
-    index, position = step
+def described(run: str, at: tuple[int, int], data_dir: Path, parameters: Optional[Path]) -> dict[str, Any]:
+    """The state of a peer ``at`` this step of its own and of the run, with the checkpoint of these
+    parameters."""
+    (index, position), files = at, None
+    if parameters is not None:
+        # The last one is of a step more than the loop was told.
+        index = int(parameters.parent.name)
+        files = {name: _read(parameters.with_name(name)) for name in _FILES}
     return {
         "format": FORMAT,
         "run": run,
@@ -51,7 +57,8 @@ def check(state: Mapping[str, Any], run: str, doing: str) -> None:
 
     :raises CheckpointError: for that; it begins with what the caller was ``doing``.
     """
-    if state.get("format") != FORMAT or not isinstance(state.get("index"), int):
+    index = state.get("index")
+    if state.get("format") != FORMAT or not isinstance(index, int) or index < 0:
         raise CheckpointError(f"{doing}: it is not a state_dict() of a swarm, or of another version of dnode")
     if state.get("run") != run:
         raise CheckpointError(f"{doing}: it is of run {state.get('run')!r}, and this peer is of {run!r}")
@@ -61,7 +68,7 @@ def place(state: Mapping[str, Any], run: str, data_dir: Path) -> Optional[Path]:
     """Writes the checkpoint of a state where a start of the peer resumes from it.
 
     :returns: the checkpoint's folder; ``None`` if it was there already.
-    :raises CheckpointError: when it is of another run, has no checkpoint or is not the newest one there.
+    :raises CheckpointError: when it is of another run, has no checkpoint, or there is a later one.
     """
     doing = "resume from a state"
     check(state, run, doing)
@@ -71,13 +78,13 @@ def place(state: Mapping[str, Any], run: str, data_dir: Path) -> Optional[Path]:
     folder = checkpoints / f"{index:012}"
     found = [int(it.name) for it in checkpoints.glob("*") if it.name.isdigit()]
     newest = max(found, default=-1)
-    if newest == index and _same(files[_MANIFEST], folder / _MANIFEST):
-        return None
-    if newest >= index:
+    if newest > index:
         raise CheckpointError(
             f"{doing}: it is of step {index}, and {data_dir} has a checkpoint of step {newest}; take "
             "resume=True to go on from that, or another data_dir"
         )
+    if _same(files[_MANIFEST], folder / _MANIFEST):
+        return None
     writing = checkpoints / f"{_WRITING}{index:012}"
     try:
         shutil.rmtree(writing, ignore_errors=True)
@@ -85,6 +92,10 @@ def place(state: Mapping[str, Any], run: str, data_dir: Path) -> Optional[Path]:
         for name, data in files.items():
             with (writing / name).open("wb") as opened:
                 opened.write(_view(data))
+        if folder.exists():
+            replaced = checkpoints / f"{_REPLACED}{index:012}"
+            shutil.rmtree(replaced, ignore_errors=True)
+            folder.rename(replaced)
         writing.rename(folder)
     except OSError as error:
         raise CheckpointError(f"{doing}: {error}") from None
@@ -117,4 +128,5 @@ def _same(data: "torch.Tensor", file: Path) -> bool:
 
 
 def _view(data: "torch.Tensor") -> "ctypes.Array[ctypes.c_char]":
-    return (ctypes.c_char * data.numel()).from_address(data.data_ptr())
+    view: ctypes.Array[ctypes.c_char] = (ctypes.c_char * data.numel()).from_address(data.data_ptr())
+    return view

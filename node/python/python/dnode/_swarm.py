@@ -13,9 +13,9 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence, Union
 
-from dnode import _launch, _logging, _native
+from dnode import _launch, _logging, _native, _state
 from dnode._native import ConfigError
 from dnode._options import Options
 
@@ -69,7 +69,7 @@ def join(
     run: str,
     bootstrap: Sequence[str] = (),
     ticket: Optional[str] = None,
-    resume: bool = False,
+    resume: Union[bool, Mapping[str, Any]] = False,
     buffers: str = "keep",
     agreed: Optional[dict[str, str]] = None,
     errors: str = "alone",
@@ -92,7 +92,8 @@ def join(
     :param ticket: the ticket of a closed run, or ``@`` and the file that holds it; without one, what the
         variable ``DNODE_SECRET`` holds. The peer that begins a run draws a secret, unless ``open=True``
         lets anybody join; the ticket for others is :attr:`Swarm.ticket`.
-    :param resume: whether to go on from the newest checkpoint in ``data_dir``.
+    :param resume: whether to go on from the newest checkpoint in ``data_dir``; or what
+        :meth:`Swarm.state_dict` returned, to go on from that.
     :param buffers: ``"keep"`` leaves buffers alone; ``"average"`` exchanges those of floating-point
         numbers like parameters (running means of batch normalisation).
     :param agreed: more that all peers must agree on, by name: at most 16, for example ``{"loss": "l2"}``.
@@ -107,6 +108,7 @@ def join(
     :raises ConfigError: when a setting is wrong.
     :raises RunMismatch: when all members that answer are of another run; it names the first tensor or
         setting that differs.
+    :raises CheckpointError: when it cannot go on from ``resume``.
     :raises Error: when the peer cannot take part for another reason.
     """
     if errors not in ("alone", "raise"):
@@ -166,12 +168,13 @@ class Swarm:
         optimizer: "Optional[torch.optim.Optimizer]",
         run: str,
         options: Options,
-        rest: tuple[bool, str, dict[str, str], bool],
+        rest: tuple[Union[bool, Mapping[str, Any]], str, dict[str, str], bool],
     ) -> None:
         from dnode import _torch
 
         resume, buffers, agreed, fails_loop = rest
-        self._optimizer = optimizer
+        self._run, self._optimizer = run, optimizer
+        self._raises = fails_loop
         self._tensors = _torch.collect(model, optimizer, buffers)
         self._losses = _torch.Losses()
         self._reached = [tensor.reached for tensor in self._tensors]
@@ -184,14 +187,20 @@ class Swarm:
             for it in self._tensors
         ]
         callbacks = _torch.Callbacks(self._tensors, optimizer)
+        placed: Optional[Path] = None
         try:
+            if not isinstance(resume, bool):
+                placed = _state.place(resume, run, options.data_dir)
             self._node = _native.Node(
                 run,
                 options.texts,
                 (described, callbacks),
-                (options.ticket, sorted(agreed.items()), resume, fails_loop),
+                (options.ticket, sorted(agreed.items()), resume is not False, fails_loop),
             )
         except BaseException:
+            if placed is not None:
+                # A checkpoint that was refused would be in the way of the next start.
+                shutil.rmtree(placed, ignore_errors=True)
             self._remove_temporary()
             raise
         self._last = Step(*self._node.next_step())
@@ -382,28 +391,49 @@ class Swarm:
             time.sleep(0.2)
 
     def state_dict(self) -> dict[str, Any]:
-        """What another start of this loop needs to go on, in the manner of PyTorch: the position, and the
-        folder that has identity and checkpoints."""
-        return {
-            "format": 1,
-            "data_dir": str(self.data_dir),
-            "index": self._last.index,
-            "position": self._last.position,
-            "checkpoint": str(self.checkpoint()) if self.membership == "joined" else None,
-        }
+        """All that another start of this loop needs to go on, for ``torch.save``.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Checks that this peer goes on from ``state``: it was joined with ``resume=True`` and the
-        ``data_dir`` of that time.
+        It has the run's name, the position (``index``, ``position``) and a checkpoint as tensors of bytes:
+        the trained parameters in f32 (masters of those of 16 bits, averaged buffers), the optimizer's state
+        and learning rates, and where the rule keeps them weights that are exchanged beside those that are
+        trained, and their momentum. ``dnode.join(…, resume=state)`` goes on from it, in any folder and on
+        any machine. It has neither the peer's key nor the run's secret.
 
-        :raises CheckpointError: when it stands elsewhere.
+        Where no checkpoint can be written, for example after the node has failed, ``checkpoint`` is ``None``
+        and the log says why; with ``errors="raise"`` that is raised.
+
+        :raises Error: when no checkpoint can be written, with ``errors="raise"``.
         """
-        if state.get("format") != 1:
-            raise _native.CheckpointError("load the state of a swarm: it is not of this version")
+        parameters: Optional[Path] = None
+        try:
+            parameters = self._newest_checkpoint()
+        except _native.Error as error:
+            if self._raises:
+                raise
+            _logging.LOGGER.error("the state of the swarm has no checkpoint: %s", error)
+        at = (self._last.index, self._last.position)
+        return _state.described(self._run, at, self.data_dir, parameters)
+
+    def _newest_checkpoint(self) -> Path:
+        if self.membership == "joined":
+            return self.checkpoint()
+        last = (self._outcome or self._node.leave())["parameters"]
+        if last is None or not Path(last).is_file():
+            raise _native.CheckpointError("write a checkpoint: the swarm was left, and its last one is not there")
+        return Path(last)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Checks that this peer goes on from ``state``, which ``dnode.join(…, resume=state)`` does: weights
+        of a peer that has joined are its swarm's.
+
+        :raises CheckpointError: when it is of another run or a later step.
+        """
+        doing = "load the state of a swarm"
+        _state.check(state, self._run, doing)
         if self._last.index < int(state["index"]):
             raise _native.CheckpointError(
-                f"load the state of a swarm: it is of step {state['index']}, and this peer stands at "
-                f"step {self._last.index}; join with resume=True and data_dir={state['data_dir']!r}"
+                f"{doing}: it is of step {state['index']}, and this peer stands at step {self._last.index}; "
+                "join with resume=state"
             )
 
     def __repr__(self) -> str:
