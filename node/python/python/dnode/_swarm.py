@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import html
 import json
-import math
 import os
 import shutil
 import time
@@ -15,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence, Union
 
-from dnode import _launch, _logging, _native, _state
+from dnode import _launch, _logging, _native, _state, _view
 from dnode._native import ConfigError
 from dnode._options import Options
 
@@ -355,25 +353,13 @@ class Swarm:
     def stats(self) -> dict[str, Any]:
         """The figures that a loop logs: losses in nats, times in seconds, staleness in commits."""
         shot = self.snapshot
-        progress, traffic, exchanges = shot["progress"], shot["traffic"], shot["exchanges"]
-        consensus = shot["consensus"] or {}
         return {
             "membership": self.membership,
             "peer": shot["node"]["peer"],
             "step": self._last.index,
             "position": self._last.position,
             "until_commit": self._last.until_commit,
-            "commits": progress["commits"],
-            "samples": progress["samples"],
-            "loss": progress["loss"],
-            "samples_per_s": progress["samples_per_s"],
-            "peers": len(shot["links"]),
-            "exchanges": exchanges.get("completed", 0) + exchanges.get("answered", 0),
-            "staleness": progress["staleness"],
-            "wait_s": progress["wait_s"],
-            "sent_bytes": traffic["sent_bytes"],
-            "received_bytes": traffic["received_bytes"],
-            "distance": consensus.get("distance"),
+            **_view.figures(shot),
         }
 
     def events(self, follow: bool = False) -> Iterator[Event]:
@@ -441,24 +427,4 @@ class Swarm:
         return f"<dnode.Swarm {last.membership}, step {last.index}, {self.stats['peers']} peers>"
 
     def _repr_html_(self) -> str:
-        stats = self.stats
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(key)}</th><td>{html.escape(_shown(value))}</td></tr>"
-            for key, value in stats.items()
-        )
-        peers = "".join(
-            f"<tr><td>{html.escape(str(peer['label']))}</td><td>{html.escape(str(peer['state']))}</td>"
-            f"<td>{peer['step']}</td><td>{html.escape(_shown(peer['loss']))}</td></tr>"
-            for peer in self.snapshot["peers"][:20]
-        )
-        link = f"<a href='{html.escape(self.page)}'>page of this peer</a>" if self.page else ""
-        return (
-            f"<table>{rows}</table><table><tr><th>peer</th><th>state</th><th>step</th><th>loss</th></tr>"
-            f"{peers}</table>{link}"
-        )
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, float):
-        return "–" if math.isnan(value) else f"{value:.4g}"
-    return "–" if value is None else str(value)
+        return _view.table(self.stats, self.snapshot["peers"], self.page)
