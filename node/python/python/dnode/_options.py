@@ -41,7 +41,6 @@ class Options:
     """Settings as the Rust side reads them, and the temporary folder if there is one."""
 
     def __init__(self, settings: dict[str, Any], config: dict[str, Any]) -> None:
-        self.ticket: Optional[str] = None
         keys: dict[str, Any] = {}
         for name, value in settings.items():
             if name in _SECTIONS and isinstance(value, dict):

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence, Union
 
-from dnode import _launch, _logging, _native, _state, _view
+from dnode import _logging, _native, _state, _view
 from dnode._native import ConfigError
-from dnode._options import Options
+from dnode._joining import Joining
 
 if TYPE_CHECKING:
     import torch
@@ -112,18 +112,8 @@ def join(
     if errors not in ("alone", "raise"):
         raise ConfigError(f'errors = "{errors}" is not legal: must be "alone" or "raise"')
     _logging.start(verbose)
-    given = dict(settings)
-    addresses = [word for word in bootstrap if not word.startswith(("dnode1", "@"))]
-    tickets = [word for word in bootstrap if word not in addresses]
-    if addresses:
-        given["bootstrap"] = addresses
-    for key, value in (_launch.place() or {}).items():
-        given.setdefault(key, value)
-    options = Options(given, config or {})
-    options.ticket = ticket or next(iter(tickets), None)
-    if options.ticket is None and not given.get("open"):
-        options.ticket = os.environ.get("DNODE_SECRET") or None
-    return Swarm(model, optimizer, run, options, (resume, buffers, agreed or {}, errors == "raise"))
+    joining = Joining(run, settings, config or {}, bootstrap, ticket, resume, agreed or {}, errors == "raise")
+    return Swarm(model, optimizer, joining, buffers)
 
 
 #: Swarms that have not been left; they leave at the end of the process.
@@ -164,20 +154,17 @@ class Swarm:
         self,
         model: "torch.nn.Module",
         optimizer: "Optional[torch.optim.Optimizer]",
-        run: str,
-        options: Options,
-        rest: tuple[Union[bool, Mapping[str, Any]], str, dict[str, str], bool],
+        joining: Joining,
+        buffers: str,
     ) -> None:
         from dnode import _torch
 
-        resume, buffers, agreed, fails_loop = rest
-        self._run, self._optimizer = run, optimizer
-        self._raises = fails_loop
+        self._run, self._raises = joining.run, joining.raises
+        self._optimizer = optimizer
         self._tensors = _torch.collect(model, optimizer, buffers)
         self._losses = _torch.Losses()
         self._reached = [tensor.reached for tensor in self._tensors]
         self._addresses = [tensor.data_ptr() for tensor in self._reached]
-        self._temporary = options.temporary
         self._seen = 0
         self._outcome: Optional[dict[str, Any]] = None
         described = [
@@ -185,22 +172,7 @@ class Swarm:
             for it in self._tensors
         ]
         callbacks = _torch.Callbacks(self._tensors, optimizer)
-        placed: Optional[Path] = None
-        try:
-            if not isinstance(resume, bool):
-                placed = _state.place(resume, run, options.data_dir)
-            self._node = _native.Node(
-                run,
-                options.texts,
-                (described, callbacks),
-                (options.ticket, sorted(agreed.items()), resume is not False, fails_loop),
-            )
-        except BaseException:
-            if placed is not None:
-                # A checkpoint that was refused would be in the way of the next start.
-                shutil.rmtree(placed, ignore_errors=True)
-            self._remove_temporary()
-            raise
+        self._node, self._temporary = joining.node(described, callbacks)
         self._last = Step(*self._node.next_step())
         _open.add(self)
 

@@ -1,0 +1,68 @@
+"""How a process joins: settings from wherever they come, a state to go on from, and the node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Mapping, Optional, Sequence, Union
+
+from dnode import _launch, _native, _state
+from dnode._options import Options
+
+#: A tensor as the Rust side is told it: name, shape, form of its numbers, address, number of elements.
+Described = tuple[str, Sequence[int], str, int, int]
+
+
+@dataclass(frozen=True)
+class Joining:
+    """What :func:`dnode.join` was given, beside model and optimizer."""
+
+    run: str
+    settings: dict[str, Any]
+    config: dict[str, Any]
+    bootstrap: Sequence[str]
+    ticket: Optional[str]
+    resume: Union[bool, Mapping[str, Any]]
+    agreed: dict[str, str]
+    #: Whether a failure of the node ends the loop.
+    raises: bool
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it goes on from a checkpoint."""
+        return self.resume is not False
+
+    def node(self, tensors: Sequence[Described], callbacks: object) -> tuple[_native.Node, Optional[str]]:
+        """Joins; returns the node and its temporary folder, if it has one.
+
+        :raises Error: when it cannot; nothing is left then.
+        """
+        options, ticket = self._options()
+        placed: Optional[Path] = None
+        try:
+            if not isinstance(self.resume, bool):
+                placed = _state.place(self.resume, self.run, options.data_dir)
+            rest = (ticket, sorted(self.agreed.items()), self.resumes, self.raises)
+            return _native.Node(self.run, options.texts, (tensors, callbacks), rest), options.temporary
+        except BaseException:
+            # A checkpoint that was refused would be in the way of the next start.
+            for folder in (placed, options.temporary):
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _options(self) -> tuple[Options, Optional[str]]:
+        given = dict(self.settings)
+        addresses = [word for word in self.bootstrap if not word.startswith(("dnode1", "@"))]
+        tickets = [word for word in self.bootstrap if word not in addresses]
+        if addresses:
+            given["bootstrap"] = addresses
+        for key, value in (_launch.place() or {}).items():
+            given.setdefault(key, value)
+        options = Options(given, self.config)
+        ticket = self.ticket or next(iter(tickets), None)
+        if ticket is None and not given.get("open"):
+            ticket = os.environ.get("DNODE_SECRET") or None
+        return options, ticket
