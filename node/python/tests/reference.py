@@ -11,7 +11,7 @@ import sys
 from typing import Callable
 
 import dnode
-from dnode import _swarm
+from dnode import _step
 
 HEAD = """# Python reference
 Made from the package's signatures and docstrings by `node/python/tests/reference.py`; a test compares them. How to begin is in [python.md](python.md).
@@ -83,7 +83,7 @@ def page() -> str:
         if name == "__version__":
             parts.append("## `__version__: str`\nThe version of the package.\n")
         elif it is str:
-            described = comments(inspect.getsource(_swarm))[name].replace("``", "`")
+            described = comments(inspect.getsource(_step))[name].replace("``", "`")
             parts.append(f"## `{name}`\nA `str`. {described}\n")
         elif inspect.isclass(it):
             parts.append(of_class(name, it))

@@ -297,7 +297,8 @@ end(first=first, second=second, refused=refused)
     speaker, follower = map(_end, [start(f"rank-{rank}", text, str(rank), meeting) for rank in (0, 1)])
     for end in (speaker, follower):
         assert end["second"][0] == speaker["first"][1] and end["second"][1] == speaker["second"][1], end
-        assert len(end["refused"]) == 2 and "rank 0 was refused" in follower["refused"][0], end
+        assert len(end["refused"]) == 2, end
+        assert "(told by rank 0)" in follower["refused"][0], end
     assert "local_steps" in speaker["refused"][0] and "Error: the node has failed" == speaker["refused"][1], speaker
 
 

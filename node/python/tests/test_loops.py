@@ -1,71 +1,10 @@
-"""Loops as people have them: several processes on a host, mixed precision, wrapped models, a device."""
+"""Loops as people have them: mixed precision, wrapped models, a device."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import Start
-
-#: Two ranks of a process group, of which rank 0 speaks for the host.
-HOST = '''
-import os
-import torch.distributed as group
-rank = int(sys.argv[1])
-group.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-model = torch.nn.parallel.DistributedDataParallel(Net())
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-generator = torch.Generator().manual_seed(rank)
-speaker = rank == 0
-if speaker:
-    swarm = dnode.join(model, optimizer, run="hosts", steps=300, require_peers=1, **LOCAL)
-told = torch.tensor([1.0, 1.0])
-moved = 0
-while True:
-    # Whether the weights of rank 0 were moved, and whether it goes on.
-    group.broadcast(told, 0)
-    if told[0]:
-        moved += 1
-        for parameter in model.parameters():
-            group.broadcast(parameter.data, 0)
-    if not told[1]:
-        break
-    loss = one_step(model, optimizer, generator)
-    if speaker:
-        step = swarm.step(loss=loss, samples=2 * 32)
-        told = torch.tensor([float(step.moved), float(step.membership == "joined")])
-print("WEIGHTS", [parameter.flatten().tolist() for parameter in model.parameters()])
-print("MOVED", moved)
-if speaker:
-    print("EXCHANGES", swarm.leave()["exchanges"])
-# The threads of a process group of PyTorch 1.13 may abort a process whose interpreter ends.
-os._exit(0)
-'''
-
-#: A peer of one process, whose model is not wrapped.
-SINGLE = '''
-model = Net()
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-generator = torch.Generator().manual_seed(7)
-with dnode.join(model, optimizer, run="hosts", bootstrap=sys.argv[1:], steps=300, require_peers=1, **LOCAL) as swarm:
-    while swarm.membership == "joined":
-        swarm.step(loss=one_step(model, optimizer, generator), samples=32)
-print("EXCHANGES", swarm.leave()["exchanges"])
-'''
-
-
-def test_rank_0_speaks_for_a_host_and_shares_what_was_moved(start: Start, tmp_path: Path) -> None:
-    meeting = str(tmp_path / "meeting")
-    first = start("rank-0", HOST, "0", meeting)
-    second = start("rank-1", HOST, "1", meeting)
-    single = start("single", SINGLE, first.address())
-    logs = [peer.wait() for peer in (first, second, single)]
-    weights = [log.split("WEIGHTS ")[1].splitlines()[0] for log in logs[:2]]
-    assert weights[0] == weights[1], weights
-    assert all(int(log.split("MOVED ")[1].split()[0]) > 1 for log in logs[:2]), logs
-    assert all(int(logs[at].split("EXCHANGES ")[1].split()[0]) > 0 for at in (0, 2)), logs
-
 
 def test_a_loop_of_mixed_precision_that_accumulates_learns(start: Start) -> None:
     text = '''

@@ -20,7 +20,8 @@ from dnode._native import (
     RunMismatch,
     __version__,
 )
-from dnode._swarm import Event, Membership, Step, Swarm, join
+from dnode._step import Event, Membership, Step
+from dnode._swarm import Swarm, join
 
 __all__ = [
     "CheckpointError",

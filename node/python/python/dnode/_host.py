@@ -10,26 +10,30 @@ import torch.distributed as group
 
 from dnode import _launch, _logging
 from dnode._native import ConfigError, Error, RunMismatch
-from dnode._swarm import Membership, Swarm, join
+from dnode._step import Membership
+from dnode._swarm import Swarm, join
 
-#: How rank 0 tells the others where it stands.
-_MEMBERSHIPS: tuple[Membership, ...] = ("joined", "alone", "finished", "left", "refused")
 #: Figures of :attr:`Swarm.stats` that go to a framework's logs, as ``swarm_peers`` and so on.
 _FIGURES = ("peers", "exchanges", "commits", "position", "staleness", "distance")
 
 
 class Host:
-    """One peer: a process, or a process group in which rank 0 joins and shares what the swarm moves."""
+    """One peer: a process, or a process group whose rank 0 joins."""
 
     def __init__(self, run: str, settings: dict[str, Any]) -> None:
-        self.swarm: Optional[Swarm] = None
         #: Where the peer stands; the same at all ranks.
         self.membership: Membership = "left"
         self._run, self._settings = run, settings
         self._raises = settings.get("errors") == "raise"
-        self._shared: list[torch.Tensor] = []
+        self._joined: Optional[Swarm] = None
+        self._speaks = True
         #: The loss that was told last.
         self.loss: Union[float, torch.Tensor] = float("nan")
+
+    @property
+    def swarm(self) -> Optional[Swarm]:
+        """The swarm, once it was joined; ``None`` where another rank speaks."""
+        return self._joined if self._speaks else None
 
     def join(
         self,
@@ -50,29 +54,18 @@ class Host:
         :raises ConfigError, RunMismatch: which only a person can put right.
         """
         self.leave(quietly=True)
-        self.loss = float("nan")
-        together = group.is_available() and group.is_initialized() and group.get_world_size() > 1
-        self._shared = self._of_the_swarm(model) if together else []
-        refused: Optional[Error] = None
-        self.membership = "alone"
-        resumed = False
-        if speaks:
-            try:
-                given = self._given(steps, data_dir, resume)
-                self.swarm = join(model, optimizer, run=self._run, **given)
-                self.membership, resumed = self.swarm.membership, bool(given.get("resume"))
-            except Error as error:
-                if self._raises or isinstance(error, (ConfigError, RunMismatch)):
-                    refused = error
-                else:
-                    _logging.LOGGER.error("the swarm was not joined, training goes on alone: %s", error)
-        self._share(moved=True, refused=refused)
-        if self._shared and optimizer is not None:
-            # What rank 0 has resumed, and the others cannot have.
-            state = [optimizer.state_dict() if resumed else None]
-            group.broadcast_object_list(state, 0)
-            if not speaks and state[0] is not None:
-                optimizer.load_state_dict(state[0])
+        self._joined = None
+        self.loss, self._speaks, self.membership = float("nan"), speaks, "alone"
+        given = self._given(steps, data_dir, resume)
+        if group.is_available() and group.is_initialized() and group.get_world_size() > 1:
+            given.setdefault("process_group", group.group.WORLD)
+        try:
+            self._joined = join(model, optimizer, run=self._run, **given)
+            self.membership = self._joined.membership
+        except Error as error:
+            if self._raises or isinstance(error, (ConfigError, RunMismatch)):
+                raise
+            _logging.LOGGER.error("the swarm was not joined, training goes on alone: %s", error)
 
     def _given(self, steps: Optional[int], data_dir: Path, resume: bool) -> dict[str, Any]:
         """The settings, with what the framework knows where they say nothing."""
@@ -92,26 +85,20 @@ class Host:
 
         :param loss: mean loss of the step, nats; ``None`` where none is known or the step was skipped, for
             which that of the step before is told.
-        :param samples: samples of the step at all ranks.
+        :param samples: samples of the step at each rank.
         :raises Error: the swarm's, with ``errors="raise"``; at all ranks.
         """
         if loss is not None:
             self.loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
-        if self.membership != "joined":
-            return self.membership
-        moved, refused = False, None
-        if self.swarm is not None:
+        if self._joined is not None and self.membership == "joined":
             try:
-                step = self.swarm.step(loss=self.loss, samples=samples)
-                moved, self.membership = step.moved, step.membership
+                self.membership = self._joined.step(loss=self.loss, samples=samples).membership
             except Error as error:
                 if self._raises:
-                    refused = error
-                else:
-                    _logging.LOGGER.error("training goes on alone: %s", error)
-                    self.swarm._leave_quietly()
-                    self.membership = "alone"
-        self._share(moved, refused)
+                    raise
+                _logging.LOGGER.error("training goes on alone: %s", error)
+                self._joined._leave_quietly()
+                self.membership = "alone"
         return self.membership
 
     def evaluate(self, loss: float, accuracy: float, count: int) -> None:
@@ -133,22 +120,18 @@ class Host:
         """Leaves in good order; in a group all ranks call it, but after an error, ``quietly``."""
         if self.membership == "left":
             return
-        refused: Optional[Error] = None
-        if self.swarm is not None:
-            try:
-                self.swarm.leave()
-            except Error as error:
-                if self._raises and not quietly:
-                    refused = error
-                else:
-                    _logging.LOGGER.warning("leave the swarm: %s", error)
-        self.membership = "left"
+        swarm, self.membership = self._joined, "left"
+        if swarm is None:
+            return
         try:
-            if not quietly:
-                # The last exchanges may have moved weights.
-                self._share(moved=True, refused=refused)
-        finally:
-            self.membership, self._shared = "left", []
+            if quietly:
+                swarm._leave_quietly()
+            else:
+                swarm.leave()
+        except Error as error:
+            if self._raises:
+                raise
+            _logging.LOGGER.warning("leave the swarm: %s", error)
 
     def figures(self) -> dict[str, float]:
         """What is known of the swarm, for the logs of a framework; nothing after it was left."""
@@ -157,36 +140,6 @@ class Host:
         stats = self.swarm.stats
         known = {name: stats[name] for name in _FIGURES if isinstance(stats[name], (int, float))}
         return {f"swarm_{name}": float(value) for name, value in known.items()}
-
-    def _of_the_swarm(self, model: torch.nn.Module) -> list[torch.Tensor]:
-        tensors: list[torch.Tensor] = [it for it in model.parameters() if it.requires_grad]
-        if self._settings.get("buffers") == "average":
-            tensors += [it for it in model.buffers() if it.is_floating_point()]
-        return tensors
-
-    def _share(self, moved: bool, refused: Optional[Error] = None) -> None:
-        """Rank 0 tells the others where it stands and, where they were moved, its weights.
-
-        :raises Error: ``refused``; and at the other ranks that there was one, so that none waits for another.
-        """
-        if refused is not None:
-            self.membership = "refused"
-        if self._shared:
-            device = self._shared[0].device
-            told = torch.tensor([int(moved), _MEMBERSHIPS.index(self.membership)], device=device)
-            group.broadcast(told, 0)
-            moved, index = bool(told[0]), int(told[1])
-            self.membership = _MEMBERSHIPS[index]
-        if refused is not None:
-            raise refused
-        if self.membership == "refused":
-            raise Error("train with the swarm: rank 0 was refused or has failed; its log says why")
-        if moved:
-            for tensor in self._shared:
-                whole = tensor.data.contiguous()
-                group.broadcast(whole, 0)
-                if whole.data_ptr() != tensor.data_ptr():
-                    tensor.data.copy_(whole)
 
 
 class Accumulated:

@@ -13,6 +13,9 @@ from dnode._options import Options
 
 #: A tensor as the Rust side is told it: name, shape, form of its numbers, address, number of elements.
 Described = tuple[str, Sequence[int], str, int, int]
+#: What a step is told: membership, own steps, steps of the run, steps until the next commit, whether a weight
+#: was moved.
+Told = tuple[str, int, int, int, bool]
 
 
 @dataclass(frozen=True)

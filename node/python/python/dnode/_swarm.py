@@ -8,56 +8,26 @@ import os
 import shutil
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from dnode import _logging, _native, _state, _view
 from dnode._native import ConfigError
-from dnode._joining import Joining
+from dnode._joining import Joining, Told
+from dnode._step import Event, Membership, Step
 
 if TYPE_CHECKING:
     import torch
+    import torch.distributed
 
-#: Whether a step was taken with others: ``joined``, ``alone`` (the node has failed), ``finished``
-#: (the steps of the run are done) or ``left``.
-Membership = str
+    from dnode._group import Link
 
 #: A node that does not listen by then does not listen at all.
 _LISTENS_WITHIN_S = 5.0
 #: Between two looks at what the node has written.
 _LOOK_EVERY_S = 0.02
-
-
-@dataclass(frozen=True)
-class Step:
-    """What the loop is told by :meth:`Swarm.step`."""
-
-    #: Whether the step was taken with others.
-    membership: Membership
-    #: Local steps of this peer so far.
-    index: int
-    #: Where the swarm stands, in steps of the run.
-    position: int
-    #: Local steps until the next commit is due; a slow peer takes fewer for each commit.
-    until_commit: int
-    #: Whether weights of the model were moved by this call.
-    moved: bool
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened at this peer."""
-
-    #: Number of the event, from 1.
-    number: int
-    #: Seconds since the peer started.
-    time_s: float
-    #: Its name, for example ``peer-up``.
-    name: str
-    #: What a person wants to know of it.
-    detail: str
 
 
 def join(
@@ -71,6 +41,7 @@ def join(
     buffers: str = "keep",
     agreed: Optional[dict[str, str]] = None,
     errors: str = "alone",
+    process_group: "Optional[torch.distributed.ProcessGroup]" = None,
     verbose: bool = True,
     config: Optional[dict[str, Any]] = None,
     **settings: Any,
@@ -97,6 +68,9 @@ def join(
     :param agreed: more that all peers must agree on, by name: at most 16, for example ``{"loss": "l2"}``.
     :param errors: ``"alone"``: when the node fails, the loop goes on alone and the log says so once;
         ``"raise"``: :meth:`Swarm.step` raises.
+    :param process_group: processes that are one peer together (``torch.distributed.group.WORLD``), with
+        the same weights. All of them call ``join``, :meth:`Swarm.step` and :meth:`Swarm.leave`; rank 0
+        joins, and the others get the weights that it has then. What else they ask, they ask at rank 0.
     :param verbose: whether log lines are shown on standard error where the program configures no
         logging.
     :param config: a dictionary of ``section.key`` to value.
@@ -113,7 +87,7 @@ def join(
         raise ConfigError(f'errors = "{errors}" is not legal: must be "alone" or "raise"')
     _logging.start(verbose)
     joining = Joining(run, settings, config or {}, bootstrap, ticket, resume, agreed or {}, errors == "raise")
-    return Swarm(model, optimizer, joining, buffers)
+    return Swarm(model, optimizer, joining, (buffers, process_group))
 
 
 #: Swarms that have not been left; they leave at the end of the process.
@@ -147,7 +121,9 @@ if hasattr(os, "register_at_fork"):
 class Swarm:
     """This peer's place in a swarm; made by :func:`join`.
 
-    The model's weights change in calls of its methods and at no other time. Use it from one thread.
+    The model's weights change in calls of its methods and at no other time. Use it from one thread. In a
+    process group rank 0 has the place; at the others :meth:`step`, :meth:`evaluate`, :meth:`leave`,
+    :meth:`load_state_dict`, :attr:`membership` and :attr:`last_step` work.
     """
 
     def __init__(
@@ -155,10 +131,11 @@ class Swarm:
         model: "torch.nn.Module",
         optimizer: "Optional[torch.optim.Optimizer]",
         joining: Joining,
-        buffers: str,
+        rest: "tuple[str, Optional[torch.distributed.ProcessGroup]]",
     ) -> None:
         from dnode import _torch
 
+        buffers, process_group = rest
         self._run, self._raises = joining.run, joining.raises
         self._optimizer = optimizer
         self._tensors = _torch.collect(model, optimizer, buffers)
@@ -167,14 +144,56 @@ class Swarm:
         self._addresses = [tensor.data_ptr() for tensor in self._reached]
         self._seen = 0
         self._outcome: Optional[dict[str, Any]] = None
-        described = [
-            (it.name, it.shape, it.form, it.reached.data_ptr(), it.tensor.numel())
-            for it in self._tensors
-        ]
-        callbacks = _torch.Callbacks(self._tensors, optimizer)
-        self._node, self._temporary = joining.node(described, callbacks)
-        self._last = Step(*self._node.next_step())
+        self._link: "Optional[Link]" = None
+        if process_group is not None:
+            from dnode._group import Link
+
+            self._link = Link(process_group, [it.tensor for it in self._tensors])
+        self._held: Optional[_native.Node] = None
+        self._temporary: Optional[str] = None
+        self._last = Step("alone", 0, 0, 0, False)
+        self._together(lambda: self._begin(joining))
+        if self._link is not None:
+            # What rank 0 has resumed, and the others cannot have.
+            resumed = optimizer is not None and joining.resumes and self._link.speaks
+            saved = self._link.same(optimizer.state_dict() if resumed and optimizer is not None else None)
+            if saved is not None and optimizer is not None and not self._link.speaks:
+                optimizer.load_state_dict(saved)
         _open.add(self)
+
+    def _begin(self, joining: Joining) -> Told:
+        from dnode import _torch
+
+        described = [
+            (it.name, it.shape, it.form, it.reached.data_ptr(), it.tensor.numel()) for it in self._tensors
+        ]
+        callbacks = _torch.Callbacks(self._tensors, self._optimizer)
+        self._held, self._temporary = joining.node(described, callbacks)
+        membership, *numbers, _ = self._held.next_step()
+        index, position, until_commit = numbers
+        # Ranks may have begun with other weights than rank 0.
+        return membership, index, position, until_commit, True
+
+    @property
+    def _node(self) -> _native.Node:
+        if self._held is None:
+            raise _native.Error("ask the swarm: rank 0 of the process group has joined for this process; ask there")
+        return self._held
+
+    def _together(self, work: Callable[[], Told]) -> None:
+        """Does ``work`` at the process that has the node; in a group, which are told of it, all call this."""
+        link = self._link
+        if link is None:
+            self._last = Step(*work())
+            return
+        try:
+            if not link.closed:
+                self._last = Step(*link.run(work if link.speaks else None))
+            elif link.speaks:
+                self._last = Step(*work())
+        except _native.Error:
+            self._last = replace(self._last, membership="alone")
+            raise
 
     def step(
         self,
@@ -189,11 +208,22 @@ class Swarm:
         time. After the run it does nothing.
 
         :param loss: mean training loss of the step, nats; a tensor on a device is not waited for.
-        :param samples: samples of this peer's step, over all its accumulated batches.
+        :param samples: samples of this process's step, over all its accumulated batches. Processes of a
+            group have equally many.
         :param gradient_norm: Euclidean norm of the gradient before clipping, 0 if not known.
         :raises Error: the node's, after ``errors="raise"``.
         :raises KeyboardInterrupt: after Ctrl-C while it waited; the swarm has been left then.
         """
+        if self._link is None or self.membership == "joined":
+            self._together(lambda: self._step(loss, samples, gradient_norm))
+        return self._last
+
+    def _step(
+        self,
+        loss: "Union[float, torch.Tensor]",
+        samples: int,
+        gradient_norm: "Union[float, torch.Tensor]",
+    ) -> Told:
         addresses = [tensor.data_ptr() for tensor in self._reached]
         if addresses != self._addresses:
             for tensor in self._tensors:
@@ -202,18 +232,19 @@ class Swarm:
             self._addresses = addresses
         rate = float(self._optimizer.param_groups[0]["lr"]) if self._optimizer is not None else 0.0
         number = self._losses.number(loss)
-        told = self._node.step((number, samples, rate, float(gradient_norm)))
-        self._last = Step(*told)
-        return self._last
+        processes = 1 if self._link is None else self._link.size
+        return self._node.step((number, processes * samples, rate, float(gradient_norm)))
 
     def evaluate(self, loss: float, accuracy: float = 0.0, count: int = 1) -> None:
-        """The loop has measured the model on held-out data; told to the swarm with the next step.
+        """The loop has measured the model on held-out data; told to the swarm with the next step. In a process group
+        what rank 0 has measured counts.
 
         :param loss: mean loss, nats per sample or token.
         :param accuracy: share of right answers, in [0, 1].
         :param count: samples or tokens measured.
         """
-        self._node.evaluate(float(loss), float(accuracy), count)
+        if self._held is not None:
+            self._held.evaluate(float(loss), float(accuracy), count)
 
     def wait_for_peers(self, n: int, timeout: Optional[float] = None) -> int:
         """Waits until ``n`` other peers are connected, at most ``timeout`` seconds; returns how many are.
@@ -238,13 +269,30 @@ class Swarm:
         :raises Error: when the run did not end well.
         """
         if self._outcome is None:
+            ended: dict[str, Any] = {}
+
+            def end() -> Told:
+                ended.update(self._node.leave())
+                return self._node.next_step()
+
             try:
-                self._outcome = self._node.leave()
+                self._together(end)
+                if self._link is not None and not self._link.closed:
+                    ended = self._link.same(ended)
+                self._outcome = ended
             finally:
-                _open.discard(self)
-                self._last = Step(*self._node.next_step())
-                self._remove_temporary()
+                self._end()
         return dict(self._outcome)
+
+    def _end(self) -> None:
+        _open.discard(self)
+        if self._link is not None:
+            self._link.closed = True
+        if self._held is not None:
+            self._last = Step(*self._held.next_step())
+        elif self.membership == "joined":
+            self._last = replace(self._last, membership="left")
+        self._remove_temporary()
 
     def __enter__(self) -> "Swarm":
         return self
@@ -262,6 +310,9 @@ class Swarm:
             self.leave()
 
     def _leave_quietly(self) -> None:
+        if self._link is not None:
+            # Other processes of the group may be elsewhere.
+            self._link.closed = True
         try:
             self.leave()
         except _native.Error as error:
@@ -396,7 +447,10 @@ class Swarm:
 
     def __repr__(self) -> str:
         last = self._last
-        return f"<dnode.Swarm {last.membership}, step {last.index}, {self.stats['peers']} peers>"
+        known = "joined by rank 0" if self._held is None else f"{self.stats['peers']} peers"
+        return f"<dnode.Swarm {last.membership}, step {last.index}, {known}>"
 
     def _repr_html_(self) -> str:
+        if self._held is None:
+            return repr(self).strip("<>")
         return _view.table(self.stats, self.snapshot["peers"], self.page)

@@ -135,7 +135,7 @@ class SwarmCallback(_Callback):  # type: ignore[misc]
             return
         self._stepped = False
         mean, samples = self._batches.take()
-        if self._host.step(mean, max(1, samples) * trainer.world_size) == "finished":
+        if self._host.step(mean, max(1, samples)) == "finished":
             trainer.should_stop = True
         if trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
             figures = self._host.figures()

@@ -107,7 +107,7 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]
         if getattr(given.get("optimizer"), "step_was_skipped", False):
             loss = None
         samples = samples or args.train_batch_size * args.gradient_accumulation_steps
-        if self._host.step(loss, samples * args.world_size) == "finished":
+        if self._host.step(loss, samples) == "finished":
             control.should_training_stop = True
         return self._leave_if_over(state, control)
 
