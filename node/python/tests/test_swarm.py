@@ -91,6 +91,41 @@ def test_a_joiner_takes_the_weights_and_a_killed_peer_holds_nobody_up(start: Sta
     third.until("AT 300")
 
 
+def test_the_others_reach_the_end_when_one_of_three_is_killed(start: Start, tmp_path: Path) -> None:
+    text = '''
+import pathlib
+name, *others = sys.argv[1:]
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+generator = torch.Generator().manual_seed(len(others))
+swarm = dnode.join(model, optimizer, run="killed", steps=400, require_peers=2, **peers(others), **LOCAL)
+seen, losses = 0, []
+while swarm.membership == "joined":
+    loss = one_step(model, optimizer, generator)
+    losses.append(loss.item())
+    step = swarm.step(loss=loss, samples=32)
+    seen += step.moved
+    if seen == 3:
+        print("MOVED")
+    # Nobody ends before one was killed; exchanges go on meanwhile.
+    while step.position >= 200 and (name == "killed" or not pathlib.Path("../was-killed").exists()):
+        swarm.wait_for_peers(99, timeout=0.02)
+ended = swarm.leave()
+print("ENDED", ended["reason"], losses[-1] < 0.3 * losses[0], ended["exchanges"])
+'''
+    first = start("0", text, "first")
+    second = start("1", text, "second", first.address())
+    killed = start("2", text, "killed", second.address())
+    for peer in (first, second, killed):
+        peer.until("MOVED")
+    killed.process.kill()
+    assert killed.process.wait() == -signal.SIGKILL
+    (tmp_path / "was-killed").touch()
+    for peer in (first, second):
+        log = peer.wait()
+        assert "ENDED steps done True" in log and int(log.split("ENDED ")[1].split()[3]) > 0, log
+
+
 def test_interrupt_leaves_in_good_order_and_resume_goes_on(start: Start) -> None:
     text = ENDLESS.replace("**LOCAL)", "**LOCAL, resume=len(sys.argv) > 1 and sys.argv[1] == 'again')")
     text = text.replace("peers(sys.argv[1:])", "{}") + "\n"
