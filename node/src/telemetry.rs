@@ -1,6 +1,7 @@
 //! What a run measures and shows: metrics, progress line, page, traces, and what they say of a bottleneck.
 
 pub mod diagnosis;
+pub(crate) mod labels;
 pub mod metrics;
 pub mod progress;
 pub mod tensorboard;

@@ -318,6 +318,20 @@ impl Dataset {
         ours.iter().filter(|index| theirs.binary_search(index).is_ok()).count()
     }
 
+    /// As [`DataShare::label_distance`].
+    fn label_distance(&self) -> Option<f64> {
+        match &self.samples {
+            Samples::Images { train, whole: false, held_out, .. } => {
+                Some(total_variation(train.labels.iter(), held_out.labels.iter()))
+            }
+            Samples::Images { train, held_out, .. } => {
+                let own = (0..self.members.len()).map(|at| &train.labels[self.members.at(at)]);
+                Some(total_variation(own, held_out.labels.iter()))
+            }
+            Samples::Text(_) => None,
+        }
+    }
+
     /// Positions in the shard of the samples from `first` on, counted over all epochs.
     fn positions(&self, first: u64, samples: usize) -> impl Iterator<Item = usize> {
         let len = self.train_len() as u64;
@@ -347,6 +361,21 @@ impl Dataset {
             }
         }
     }
+}
+
+/// Half the sum of the differences between the shares of each label; 0 where one has none.
+fn total_variation<'a>(
+    one: impl ExactSizeIterator<Item = &'a u8>,
+    other: impl ExactSizeIterator<Item = &'a u8>,
+) -> f64 {
+    let (ours, theirs) = (one.len(), other.len());
+    if ours == 0 || theirs == 0 {
+        return 0.0;
+    }
+    let mut shares = [0.0; 256];
+    one.for_each(|label| shares[usize::from(*label)] += 1.0 / ours as f64);
+    other.for_each(|label| shares[usize::from(*label)] -= 1.0 / theirs as f64);
+    shares.iter().map(|difference: &f64| difference.abs()).sum::<f64>() / 2.0
 }
 
 impl BatchSource for Dataset {
@@ -402,7 +431,13 @@ impl BatchSource for Dataset {
 
     fn share(&self) -> Option<DataShare> {
         let Place { shards, shard, .. } = self.place;
-        Some(DataShare { shards, shard, samples: self.train_len() as u64, stream: self.stream })
+        Some(DataShare {
+            shards,
+            shard,
+            samples: self.train_len() as u64,
+            stream: self.stream,
+            label_distance: self.label_distance(),
+        })
     }
 
     fn evaluation(&self, offset: usize, samples: usize, batch: &mut Batch) -> bool {

@@ -44,7 +44,7 @@ pub struct StepReport {
 }
 
 /// What a trainer draws its batches from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DataShare {
     /// Parts that the training set is cut into.
     pub shards: u32,
@@ -54,6 +54,9 @@ pub struct DataShare {
     pub samples: u64,
     /// The order they are drawn in.
     pub stream: u64,
+    /// How far the labels of these samples are from those of the held-out ones: half the sum of the
+    /// differences of their shares (total variation), in `[0, 1]`. `None` where samples have no label.
+    pub label_distance: Option<f64>,
 }
 
 /// What a trainer makes of its data, in words that peers compare.

@@ -109,6 +109,10 @@ pub struct Data {
     pub shared_across_shards: f64,
     /// The same for a peer of this shard, with a stream of its own unless the stream was configured.
     pub shared_within_shard: f64,
+    /// How far the labels of the shard are from those of the held-out data (total variation), in
+    /// `[0, 1]`; absent where samples have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_distance: Option<f64>,
 }
 
 /// Progress since the last such line.

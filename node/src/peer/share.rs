@@ -4,6 +4,7 @@ use dnode_protocol::{Part, PeerId};
 use dnode_trainer::{DataShare, Drawn, Trainer, expected_overlap};
 
 use crate::config::Config;
+use crate::telemetry::labels::warn_of_skew;
 use crate::telemetry::metrics;
 
 /// The seed of a peer's own order of samples: its name, so that a restart goes on in the same order.
@@ -25,6 +26,7 @@ pub(super) fn take(
     trainer.set_stream(stream(me));
     let part = part(config, steps_given, trainer);
     let share = trainer.data_share().filter(|_| part.shard.is_some());
+    warn_of_skew(share);
     (part, share.map(|share| data(share, me, config)))
 }
 
@@ -43,7 +45,7 @@ fn part(config: &Config, steps_given: bool, trainer: &mut dyn Trainer) -> Part {
 
 /// What the peer trains on, and what it will have in common with others at the end of the run.
 fn data(share: DataShare, me: &PeerId, config: &Config) -> metrics::Data {
-    let DataShare { shards, shard, samples, stream: own } = share;
+    let DataShare { shards, shard, samples, stream: own, label_distance } = share;
     let drawn = config.run.steps.saturating_mul(config.run.batch as u64);
     let mine = Drawn { shard, stream: own, samples: drawn };
     // A configured stream is taken to be that of all peers.
@@ -57,5 +59,6 @@ fn data(share: DataShare, me: &PeerId, config: &Config) -> metrics::Data {
         stream: own,
         shared_across_shards: expected_overlap(samples, mine, across),
         shared_within_shard: expected_overlap(samples, mine, within),
+        label_distance,
     }
 }

@@ -24,6 +24,7 @@ use dnode_trainer::{Replica, StepReport, TrainError};
 use super::divergence::DivergenceWatch;
 use super::mailbox::Permission;
 use super::{Activity, Command, Commits, Loss, Plan, RankGroup, Report};
+use crate::telemetry::labels::warn_of_skew;
 use checkpoints::Checkpoints;
 pub(super) use checkpoints::SavingShared;
 use context::Context;
@@ -136,6 +137,7 @@ impl Training {
                 if !context.replica.set_shard(shard) {
                     tracing::warn!("the trainer cannot draw from shard {shard}");
                 }
+                warn_of_skew(context.replica.trainer_mut().data_share());
             }
             Command::Steps(steps) => {
                 context.cursor.set_end(steps);

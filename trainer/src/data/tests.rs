@@ -295,6 +295,29 @@ fn a_shard_that_nobody_has_set_can_change_and_draws_the_same_batches() {
 }
 
 #[test]
+fn labels_of_a_skewed_shard_are_far_from_those_of_the_held_out_samples() {
+    let distance = |skew, shard| {
+        let config = DataConfig { shards: 4, shard, skew, ..DataConfig::default() };
+        let share = Dataset::open(&config, 7, 0).unwrap().share().unwrap();
+        share.label_distance.unwrap()
+    };
+    for shard in 0..4 {
+        assert!(distance(Skew::Iid, Some(shard)) < 0.15);
+        assert!(distance(Skew::Dirichlet(0.1), Some(shard)) > 0.3);
+    }
+    assert_eq!(text(2, 0).share().unwrap().label_distance, None);
+}
+
+#[test]
+fn shares_of_labels_are_compared_whatever_their_number() {
+    let all = |labels: &[u8], others: &[u8]| total_variation(labels.iter(), others.iter());
+    assert!(all(&[0, 0, 1, 1], &[1, 0]) < 1e-12);
+    assert!((all(&[0, 0, 0, 0], &[0, 1]) - 0.5).abs() < 1e-12);
+    assert!((all(&[3], &[4, 5]) - 1.0).abs() < 1e-12);
+    assert!(all(&[], &[1]) < 1e-12);
+}
+
+#[test]
 fn a_tokenizer_makes_the_tokens_of_any_text_and_names_them_by_its_digest() {
     let folder = tempfile::tempdir().unwrap();
     let words = "some words of a text that has words of some length. ".repeat(40);
