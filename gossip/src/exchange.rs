@@ -17,7 +17,7 @@ use crate::context::{Context, Ending};
 pub(crate) use aborts::ABORTING_MAX;
 pub(crate) use concurrency_limit::ConcurrencyLimit;
 use initiator::Initiator;
-pub(crate) use neighbourhood::{Neighbourhood, meeting};
+pub(crate) use neighbourhood::{Neighbourhood, is_slow, meeting};
 pub(crate) use responder::JOURNAL_MAX;
 pub(crate) use responder::Responder;
 pub(crate) use terms::{Exchanged, Proposal};
@@ -136,15 +136,11 @@ impl Exchange {
         }
     }
 
-    /// A neighbour is gone: nothing with it is waited for.
+    /// A neighbour is gone or silent: nothing with it is waited for, and nothing that is open with it
+    /// keeps a fragment.
     pub(crate) fn lose(&mut self, context: &mut Context, peer: PeerId) {
         self.initiator.lose(context, peer);
         self.responder.lose(context, peer);
-    }
-
-    /// A neighbour is silent: nothing that is open with it keeps a fragment.
-    pub(crate) fn suspect(&mut self, context: &mut Context, peer: PeerId) {
-        self.lose(context, peer);
     }
 
     /// A neighbour has begun anew: nothing of its earlier life can end well. Whether `earlier` there

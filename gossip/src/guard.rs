@@ -141,6 +141,9 @@ const RATION_ROUNDS: u64 = 2;
 const PAUSE_ROUNDS: u64 = 32;
 /// Times that the pause doubles at most.
 const PAUSE_DOUBLINGS_MAX: u32 = 5;
+/// Where more than this part of the neighbours is far away from a slow peer, it is that peer that has fallen
+/// behind.
+const FAR_PART: (usize, usize) = (2, 3);
 /// Differences in turn that are as usual after which a neighbour on trial is let in again.
 const PASSES: u32 = 4;
 
@@ -161,6 +164,8 @@ struct Record {
     trial_at: u64,
     passes: u32,
     fragments: BTreeMap<FragmentId, Usual>,
+    /// The own clock at the last difference.
+    met: Clock,
 }
 
 /// What the guard knows of the neighbours; bounded by [`STRANGERS_MAX`] neighbours.
@@ -174,6 +179,9 @@ pub(crate) struct Guard {
     began: Clock,
     /// Squared norm and length of the own fragments, as they were last seen.
     own: BTreeMap<FragmentId, (f64, usize)>,
+    /// How often this peer was found to have fallen behind, and the round before which it is not found so
+    /// again.
+    behind: (u32, u64),
 }
 
 impl Guard {
@@ -192,7 +200,7 @@ impl Guard {
         };
         let first_of_moments = config.first_of_moments;
         let (peers, own) = (BTreeMap::new(), BTreeMap::new());
-        Self { bar, first_of_moments, peers, began: Clock(0), own }
+        Self { bar, first_of_moments, peers, began: Clock(0), own, behind: (0, 0) }
     }
 
     /// Whether a fragment holds moments of an optimizer. Their differences say how noisy batches are,
@@ -311,6 +319,7 @@ impl Guard {
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
         let began = met.since(self.began, self.began);
         let record = self.peers.entry(met.peer).or_default();
+        record.met = met.clock;
         let Some(known) = record.fragments.get_mut(&met.fragment) else {
             // The first difference is good for a radius, and for no verdict. Later than at the start it
             // says nothing: the neighbour may be new, or come from another part of the swarm.
@@ -373,12 +382,35 @@ impl Guard {
         let (most, length) = (self.tolerance(&met).weights, self.counted(met.fragment, &seen));
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let record = self.peers.entry(met.peer).or_default();
+        record.met = met.clock;
         (record.outliers, record.passes) = (record.outliers.saturating_add(1), 0);
         record.evidence = record.evidence.max(self.bar.weighed_down_at);
         let enough = record.outliers >= OUTLIERS_MAX || record.trust == Trust::LeftOut;
         let trust = if enough { Trust::LeftOut } else { Trust::WeighedDown };
         let judged = record.judge(trust, met.round);
         judged.map(|trust| (trust, Grounds::Outlier { length, most }))
+    }
+
+    /// Whether a peer that is slower than most has fallen behind: nearly all that it has met of late had
+    /// weights beyond the bound. They are trusted again then, and returned.
+    ///
+    /// Not found again for some rounds, more each time.
+    pub(crate) fn has_fallen_behind(&mut self, clock: Clock, round: u64) -> Option<Vec<PeerId>> {
+        let (times, not_before) = self.behind;
+        let recent = self.peers.values().filter(|it| clock.distance(it.met) <= USUAL_COMMITS);
+        let (met, far) = recent
+            .fold((0, 0), |(met, far), record| (met + 1, far + usize::from(record.outliers > 0)));
+        if round < not_before || far < WITNESSES_MIN || far * FAR_PART.1 <= met * FAR_PART.0 {
+            return None;
+        }
+        let pause = PAUSE_ROUNDS << times.min(PAUSE_DOUBLINGS_MAX);
+        self.behind = (times.saturating_add(1), round + pause);
+        let accused = self.peers.iter_mut().filter(|(_, record)| record.outliers > 0);
+        let pardoned = accused.filter_map(|(peer, record)| {
+            (record.evidence, record.times, record.outliers) = (0.0, 0.0, 0);
+            record.judge(Trust::Trusted, round).map(|_| *peer)
+        });
+        Some(pardoned.collect())
     }
 
     /// A neighbour has sent numbers that are no weights at all: it is left out at once.

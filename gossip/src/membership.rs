@@ -143,9 +143,9 @@ impl Membership {
     pub(crate) fn meets_at_any_clock(&self, context: &Context, peer: &PeerId) -> bool {
         let meets = |member: &Member| {
             let finished = context.progress.is_finished() && member.phase == Phase::Finished;
-            finished || member.doubts() || !member.is_believed(self.newest_believed(context))
+            finished || member.doubts()
         };
-        self.members.get(peer).is_some_and(meets)
+        self.doubts(context, peer) || self.members.get(peer).is_some_and(meets)
     }
 
     /// A neighbour that is far behind proposes to this peer all the same, or refuses to mix.

@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+use std::collections::BTreeMap;
+
 use dnode_testnet::experiment::Experiment;
 use dnode_testnet::learn::{Misbehaviour, Outcome, SimulatedCase, SimulatedVariant, Wrong, run};
 
@@ -146,4 +148,50 @@ fn honest_peers_are_never_judged() {
         }
     }
     assert_eq!(count, 8 * 12 * 2);
+}
+
+/// Weights that begin near zero, a high learning rate, exchanges of two steps and more: the others are several
+/// times its own length away from a slow peer before it has mixed with them often.
+const SLOW: &str = r#"
+    title = "One of four is four times slower"
+    seeds = [1]
+    peers = [4]
+
+    [simulation]
+    step_time = "10ms"
+    samples = 48
+
+    [[workload]]
+    name = "text-gpt"
+    steps = 160
+    batch = 12
+    set = [
+        "model.kind=gpt", "model.layers=2", "model.heads=4", "model.width=64", "model.context=32",
+        "data.kind=shakespeare", "optimizer.kind=muon", "optimizer.momentum=0.9", "optimizer.learning_rate=0.048",
+    ]
+
+    [[condition]]
+    name = "slow"
+    slow = { factor = 4.0 }
+    link = { delay = "10ms" }
+
+    [[variant]]
+    name = "pairwise"
+    kind = "pairwise"
+    set = ['gossip.codecs=["int4"]', "gossip.mix_every=auto"]
+"#;
+
+#[test]
+fn a_slow_peer_that_the_others_leave_behind_takes_over_a_replica_and_leaves_nobody_out() {
+    let case = case(SLOW);
+    for seed in [1, 3] {
+        let outcome = run(&case, variant(&case, "pairwise"), seed).unwrap();
+        let by_slow = outcome.guarded.iter().filter(|guarded| guarded.by == 3);
+        let last: BTreeMap<u32, &str> =
+            by_slow.map(|guarded| (guarded.about, guarded.trust.as_str())).collect();
+        assert_eq!(last.len(), 3, "it found all of them far away: {last:?}");
+        assert!(last.values().all(|trust| *trust == "Trusted"), "{last:?}");
+        // Left to itself it ends at 0.6 to 0.8.
+        assert!(outcome.last.distance < 0.35, "{}", outcome.last.distance);
+    }
 }

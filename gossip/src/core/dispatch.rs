@@ -10,7 +10,7 @@ use dnode_protocol::{
 use super::Gossip;
 use crate::context::Step;
 use crate::delta_set::Span;
-use crate::exchange::{Proposal, meeting};
+use crate::exchange::{Proposal, is_slow, meeting};
 use crate::membership::{is_absurd, names_absurd_clock};
 use crate::staleness::{is_left_alone, lag_bound};
 use crate::state_transfer::Snapshot;
@@ -340,7 +340,22 @@ impl Gossip {
         let met = meeting(context, members, self.rounds.begun(), exchanged);
         if let Some((trust, grounds)) = self.guard.note(met, seen) {
             self.on_judged(peer, trust, grounds);
+            self.consider_the_distance();
         }
+    }
+
+    /// A peer that is slower than most, and so far from nearly all that it mixes with none, takes over a
+    /// replica: they have left it behind.
+    fn consider_the_distance(&mut self) {
+        let (clock, round) = (self.context.progress.clock(), self.rounds.begun());
+        if !is_slow(&self.context, self.membership.members()) {
+            return;
+        }
+        let Some(pardoned) = self.guard.has_fallen_behind(clock, round) else { return };
+        for peer in pardoned {
+            self.on_judged(peer, Trust::Trusted, Grounds::FellBehind);
+        }
+        self.context.then(Step::CatchUp);
     }
 
     /// The guard has changed its mind: who is left out holds up nobody.

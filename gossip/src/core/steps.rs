@@ -139,7 +139,7 @@ impl Gossip {
         match look {
             Look::Ask | Look::AskHelpers => {}
             Look::Suspect => {
-                self.exchange.suspect(&mut self.context, peer);
+                self.exchange.lose(&mut self.context, peer);
                 self.settle();
                 self.transfer.joiner().requeue_of(&mut self.context, &peer);
                 self.settle();

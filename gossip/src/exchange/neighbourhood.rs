@@ -1,5 +1,7 @@
 //! What exchanges work with around them: the neighbours, the news in fragments, rounds and the guard.
 
+use std::time::Duration;
+
 use dnode_protocol::PeerId;
 
 use super::terms::Exchanged;
@@ -49,10 +51,24 @@ pub(crate) fn meeting(
     Met { peer, fragment, clock: own, theirs, lag, round, unlike_speed }
 }
 
+/// How many times as long as the median neighbour's, as they say, the own step must take for this peer to be
+/// slow.
+const SLOW: f64 = 1.5;
+
+/// Whether this peer is slower than most of its neighbours.
+pub(crate) fn is_slow(context: &Context, members: &Members) -> bool {
+    let training = members.iter().filter(|(_, member)| member.took_part());
+    let mut times: Vec<Duration> =
+        training.map(|(_, member)| member.step_time).filter(|time| !time.is_zero()).collect();
+    times.sort_unstable();
+    let median = times.get(times.len() / 2);
+    median.is_some_and(|median| context.progress.step_time() > median.mul_f64(SLOW))
+}
+
 /// How many times as fast or as slow as the one that it is most unlike a neighbour is, as they say:
 /// who does more or fewer local steps in the time of a commit moves more or less than others.
 fn unlike_speed(context: &Context, members: &Members, peer: &PeerId) -> f64 {
-    let speed = |time: std::time::Duration| Some(time.as_secs_f64()).filter(|time| *time > 0.0);
+    let speed = |time: Duration| Some(time.as_secs_f64()).filter(|time| *time > 0.0);
     let Some(theirs) = members.get(peer).and_then(|member| speed(member.step_time)) else {
         return 1.0;
     };

@@ -83,4 +83,7 @@ pub enum Grounds {
     },
     /// Differences that are as usual.
     AsUsual,
+    /// Nearly all neighbours are far away from this slow peer, so it has fallen behind. It takes over a
+    /// replica.
+    FellBehind,
 }

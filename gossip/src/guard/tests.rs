@@ -230,6 +230,34 @@ fn who_is_far_from_all_others_accuses_nobody() {
 }
 
 #[test]
+fn who_is_far_from_nearly_all_has_fallen_behind_and_accuses_nobody() {
+    let mut guard = Guard::new(&Config::default());
+    let refuse = |guard: &mut Guard, round| {
+        for index in 1..=3 {
+            guard.note(met(index, round), REFUSED);
+        }
+    };
+    guard.note(met(1, 1), REFUSED);
+    assert_eq!(guard.has_fallen_behind(Clock(1), 1), None, "one alone may be unsound");
+    guard.note(met(2, 1), REFUSED);
+    guard.note(met(3, 1), seen(0.1));
+    assert_eq!(guard.has_fallen_behind(Clock(1), 1), None, "two of three are not nearly all");
+    refuse(&mut guard, 2);
+    let pardoned = guard.has_fallen_behind(Clock(2), 2).unwrap();
+    assert_eq!(pardoned.len(), 3);
+    assert!((1..=3).all(|index| guard.trust(&peer(index)) == Trust::Trusted));
+    refuse(&mut guard, 3);
+    assert_eq!(guard.has_fallen_behind(Clock(3), 3), None, "not again so soon");
+    assert!(guard.has_fallen_behind(Clock(3), 2 + PAUSE_ROUNDS).is_some());
+    refuse(&mut guard, 4);
+    assert_eq!(
+        guard.has_fallen_behind(Clock(5 + USUAL_COMMITS), 1000),
+        None,
+        "all that is long ago"
+    );
+}
+
+#[test]
 fn what_is_refused_of_a_watched_neighbour_alone_is_judged_by_what_is_usual() {
     let mut guard = Guard::new(&Config::default());
     rounds(&mut guard, 1, 8, [0.3; 3]);

@@ -48,6 +48,11 @@ fn judged(peer: &PeerId, trust: Trust, grounds: Grounds) -> (&'static str, Strin
             format!("its differences are {times:.1} times as long as those of the other peers")
         }
         Grounds::AsUsual => "its differences are as those of the other peers".to_owned(),
+        Grounds::FellBehind => {
+            "nearly all others are as far away, so it is this slow peer that has fallen behind; it takes \
+             over a replica"
+                .to_owned()
+        }
     };
     let short = peer.short();
     match trust {
