@@ -62,14 +62,14 @@ print("EXCHANGES", swarm.leave()["exchanges"])
 '''
 
 
-def _ranks(start: Start, tmp_path: Path, text: str, *words: str, size: int = 2) -> list[Script]:
+def ranks_of(start: Start, tmp_path: Path, text: str, *words: str, size: int = 2) -> list[Script]:
     meeting = tmp_path / "meeting"
     meeting.unlink(missing_ok=True)
     return [start(f"rank-{rank}", text, str(rank), str(meeting), *words) for rank in range(size)]
 
 
 def test_ranks_of_a_group_run_one_loop_and_are_one_peer(start: Start, tmp_path: Path) -> None:
-    ranks = _ranks(start, tmp_path, LOOP)
+    ranks = ranks_of(start, tmp_path, LOOP)
     single = start("single", SINGLE, ranks[0].address())
     logs = [peer.wait() for peer in (*ranks, single)]
     told = [{line.split()[0]: line for line in log.splitlines() if line} for log in logs]
@@ -103,7 +103,7 @@ print("WEIGHTS", weights(model))
 print("ENDED", swarm.leave()["exchanges"])
 end()
 '''
-    logs = [rank.wait() for rank in _ranks(start, tmp_path, text, size=3)]
+    logs = [rank.wait() for rank in ranks_of(start, tmp_path, text, size=3)]
     told = [{line.split()[0]: line for line in log.splitlines() if line} for log in logs]
     assert told[1]["WEIGHTS"] == told[2]["WEIGHTS"], logs
     assert all(int(it["ENDED"].split()[1]) > 0 for it in told), logs
@@ -136,7 +136,7 @@ except dnode.CheckpointError as error:
 print("STANDS", swarm.membership, swarm.step(0.0).membership)
 end()
 '''
-    first, second = _ranks(start, tmp_path, text)
+    first, second = ranks_of(start, tmp_path, text)
     for rank in (first, second):
         log = rank.wait()
         assert "gossip.local_steps = 0" in log.split("WRONG ")[1].splitlines()[0], log
@@ -166,11 +166,11 @@ swarm.leave()
 print("LEFT", swarm.membership)
 end()
 '''
-    logs = [rank.wait() for rank in _ranks(start, tmp_path, text)]
+    logs = [rank.wait() for rank in ranks_of(start, tmp_path, text)]
     before = [{line.split()[0]: line for line in log.splitlines() if line} for log in logs]
     # Their seeds were different.
     assert before[0]["BEGINS"] == before[1]["BEGINS"] and before[0]["WEIGHTS"] == before[1]["WEIGHTS"], logs
-    logs = [rank.wait() for rank in _ranks(start, tmp_path, text, "again")]
+    logs = [rank.wait() for rank in ranks_of(start, tmp_path, text, "again")]
     for log in logs:
         after = {line.split()[0]: line for line in log.splitlines() if line}
         assert after["STATE"] == before[0]["STATE"] and after["WEIGHTS"] == before[0]["WEIGHTS"], logs

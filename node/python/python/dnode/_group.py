@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as group
 from torch.distributed import distributed_c10d
 
-from dnode import _native
+from dnode import _native, _parts, _torch
 from dnode._joining import Told
 from dnode._native import ConfigError, Error
 
@@ -16,6 +16,8 @@ from dnode._native import ConfigError, Error
 _MEMBERSHIPS = ("joined", "alone", "finished", "left")
 #: In place of one of them: rank 0 has an error for all.
 _REFUSED = len(_MEMBERSHIPS)
+#: Or it does this with a tensor of a model in parts, and the others must, too.
+_ASKS = ("fetch", "store", "save", "restore")
 #: Numbers in what is told.
 _WORDS = 5
 
@@ -26,7 +28,7 @@ class Link:
     All of them call :meth:`run` for the same things in the same order.
     """
 
-    def __init__(self, process_group: Any, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, process_group: Any) -> None:
         if not group.is_available() or not group.is_initialized():
             raise ConfigError("process_group: call torch.distributed.init_process_group before dnode.join")
         rank = group.get_rank(process_group)
@@ -39,18 +41,35 @@ class Link:
         self.closed = False
         self._group = process_group
         self._first: int = distributed_c10d.get_global_rank(process_group, 0)
-        self._tensors = list(tensors)
-        # Numbers that are told on a device make the loop wait for it.
-        backend = str(group.get_backend(process_group))
-        by_host = "nccl" not in backend or "gloo" in backend
-        self._device = torch.device("cpu") if by_host else self._tensors[0].device
+        self._callbacks: Optional[_parts.Callbacks] = None
+        # Tensors that each process has as a whole.
+        self._whole: list[torch.Tensor] = []
+        self._device = torch.device("cpu")
 
-    def run(self, work: Optional[Callable[[], Told]]) -> Told:
-        """Rank 0 does ``work``; the others, which have none, are told how it ended and what it has moved.
+    def bind(self, callbacks: _torch.Callbacks) -> object:
+        """Shares the tensors of these callbacks from now on; returns what the Rust side is to call."""
+        tensors = callbacks.tensors
+        self._whole = [it.tensor for it in tensors if not it.in_parts]
+        backend = str(group.get_backend(self._group))
+        if "nccl" in backend and "gloo" not in backend:
+            # Numbers that are told on a device make the loop wait for it.
+            self._device = tensors[0].tensor.device
+        if len(self._whole) == len(tensors):
+            return callbacks
+        self._callbacks = _parts.Callbacks(self, callbacks)
+        return self._callbacks
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether processes have parts of tensors. Then all of them take part in all that reads weights."""
+        return self._callbacks is not None
+
+    def run(self, work: Callable[[], Told]) -> Told:
+        """Rank 0 does ``work``; the others are told how it ended and what it has moved.
 
         :raises Error: what it has raised, at all ranks.
         """
-        told = self._follow() if work is None else self._lead(work)
+        told = self._lead(work) if self.speaks else self._follow()
         if told[4]:
             self._share()
         return told
@@ -59,7 +78,6 @@ class Link:
         try:
             told = work()
         except Error as error:
-            self.closed = True
             self._tell([_REFUSED] + [0] * (_WORDS - 1))
             self.same((type(error).__name__, str(error)))
             raise
@@ -68,12 +86,20 @@ class Link:
         return told
 
     def _follow(self) -> Told:
-        membership, index, position, until_commit, moved = self._tell([0] * _WORDS)
-        if membership == _REFUSED:
-            self.closed = True
-            kind, text = self.same(None)
-            raise getattr(_native, kind)(f"{text} (told by rank 0)")
-        return _MEMBERSHIPS[membership], index, position, until_commit, bool(moved)
+        while True:
+            what, *numbers = self._tell([0] * _WORDS)
+            if what < _REFUSED:
+                index, position, until_commit, moved = numbers
+                return _MEMBERSHIPS[what], index, position, until_commit, bool(moved)
+            if what == _REFUSED:
+                kind, text = self.same(None)
+                raise getattr(_native, kind)(f"{text} (told by rank 0)")
+            assert self._callbacks is not None
+            self._callbacks.do(_ASKS[what - _REFUSED - 1], numbers[0])
+
+    def ask(self, what: str, index: int) -> None:
+        """Rank 0 does this with a tensor, and the others do the same."""
+        self._tell([_REFUSED + 1 + _ASKS.index(what), index] + [0] * (_WORDS - 2))
 
     def _tell(self, words: list[int]) -> list[int]:
         """The words of rank 0."""
@@ -91,7 +117,7 @@ class Link:
         """All ranks get the weights of rank 0."""
         sent: list[tuple[torch.Tensor, torch.Tensor]] = []
         works: list[Any] = []
-        for tensor in self._tensors:
+        for tensor in self._whole:
             whole = tensor.data.contiguous()
             # As bytes: not all backends know all types of numbers.
             data = whole.reshape(-1).view(torch.uint8)

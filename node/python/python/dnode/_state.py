@@ -24,7 +24,7 @@ _WRITING = ".writing-"
 _REPLACED = ".replaced-"
 
 
-def described(run: str, at: tuple[int, int], data_dir: Path, parameters: Optional[Path]) -> dict[str, Any]:
+def described(run: str, at: tuple[int, int], parameters: Optional[Path]) -> dict[str, Any]:
     """The state of a peer ``at`` this step of its own and of the run, with the checkpoint of these
     parameters."""
     (index, position), files = at, None
@@ -37,7 +37,6 @@ def described(run: str, at: tuple[int, int], data_dir: Path, parameters: Optiona
         "run": run,
         "index": index,
         "position": position,
-        "data_dir": str(data_dir),
         "checkpoint": files,
     }
 

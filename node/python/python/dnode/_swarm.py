@@ -11,7 +11,7 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
 from dnode import _logging, _native, _state, _view
 from dnode._native import ConfigError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import torch.distributed
 
     from dnode._group import Link
+
+T = TypeVar("T")
 
 #: A node that does not listen by then does not listen at all.
 _LISTENS_WITHIN_S = 5.0
@@ -123,7 +125,8 @@ class Swarm:
 
     The model's weights change in calls of its methods and at no other time. Use it from one thread. In a
     process group rank 0 has the place; at the others :meth:`step`, :meth:`evaluate`, :meth:`leave`,
-    :meth:`load_state_dict`, :attr:`membership` and :attr:`last_step` work.
+    :meth:`load_state_dict`, :attr:`membership` and :attr:`last_step` work. Where each process has a part of
+    the model, all of them also call :meth:`checkpoint`, :meth:`state_dict` and :meth:`wait_for_peers`.
     """
 
     def __init__(
@@ -138,22 +141,25 @@ class Swarm:
         buffers, process_group = rest
         self._run, self._raises = joining.run, joining.raises
         self._optimizer = optimizer
-        self._tensors = _torch.collect(model, optimizer, buffers)
+        self._link: "Optional[Link]" = None
+        if process_group is not None:
+            from dnode._group import Link
+
+            self._link = Link(process_group)
+        host = _torch.Host() if self._link is None else _torch.Host(self._link.size, self._link.speaks)
+        self._tensors = _torch.collect(model, optimizer, buffers, host)
         self._losses = _torch.Losses()
         self._reached = [tensor.reached for tensor in self._tensors]
         self._addresses = [tensor.data_ptr() for tensor in self._reached]
         self._seen = 0
         self._outcome: Optional[dict[str, Any]] = None
-        self._link: "Optional[Link]" = None
-        if process_group is not None:
-            from dnode._group import Link
-
-            self._link = Link(process_group, [it.tensor for it in self._tensors])
+        own = _torch.Callbacks(self._tensors, optimizer, host.speaks)
+        callbacks = own if self._link is None else self._link.bind(own)
         self._held: Optional[_native.Node] = None
         self._temporary: Optional[str] = None
         self._last = Step("alone", 0, 0, 0, False)
-        self._together(lambda: self._begin(joining))
-        if self._link is not None:
+        self._together(lambda: self._begin(joining, callbacks))
+        if self._link is not None and not self._link.in_parts:
             # What rank 0 has resumed, and the others cannot have.
             resumed = optimizer is not None and joining.resumes and self._link.speaks
             saved = self._link.same(optimizer.state_dict() if resumed and optimizer is not None else None)
@@ -161,18 +167,14 @@ class Swarm:
                 optimizer.load_state_dict(saved)
         _open.add(self)
 
-    def _begin(self, joining: Joining) -> Told:
-        from dnode import _torch
-
+    def _begin(self, joining: Joining, callbacks: object) -> Told:
         described = [
             (it.name, it.shape, it.form, it.reached.data_ptr(), it.tensor.numel()) for it in self._tensors
         ]
-        callbacks = _torch.Callbacks(self._tensors, self._optimizer)
         self._held, self._temporary = joining.node(described, callbacks)
-        membership, *numbers, _ = self._held.next_step()
-        index, position, until_commit = numbers
+        membership, index, position, until_commit, moved = self._held.next_step()
         # Ranks may have begun with other weights than rank 0.
-        return membership, index, position, until_commit, True
+        return membership, index, position, until_commit, moved or self._link is not None
 
     @property
     def _node(self) -> _native.Node:
@@ -188,12 +190,28 @@ class Swarm:
             return
         try:
             if not link.closed:
-                self._last = Step(*link.run(work if link.speaks else None))
+                self._last = Step(*link.run(work))
             elif link.speaks:
                 self._last = Step(*work())
         except _native.Error:
+            link.closed = True
             self._last = replace(self._last, membership="alone")
             raise
+
+    def _ask(self, ask: Callable[[_native.Node], T]) -> T:
+        """Asks the node; of a model in parts, which all ranks must gather, all ranks ask."""
+        link = self._link
+        if link is None or not link.in_parts or link.closed or self.membership != "joined":
+            return ask(self._node)
+        answers: list[T] = []
+
+        def work() -> Told:
+            answers.append(ask(self._node))
+            return self._node.next_step()
+
+        self._last = Step(*link.run(work))
+        answer: T = link.same(answers[0] if answers else None)
+        return answer
 
     def step(
         self,
@@ -251,7 +269,7 @@ class Swarm:
 
         :raises NotJoined: when the swarm has been left.
         """
-        return self._node.wait_for_peers(n, timeout)
+        return self._ask(lambda node: node.wait_for_peers(n, timeout))
 
     def checkpoint(self) -> Path:
         """Writes a checkpoint now; returns the file of the parameters, which ``safetensors`` opens.
@@ -259,7 +277,7 @@ class Swarm:
         :raises CheckpointError: when it cannot be written.
         :raises NotJoined: when the swarm has been left.
         """
-        return Path(self._node.checkpoint())
+        return Path(self._ask(lambda node: node.checkpoint()))
 
     def leave(self) -> dict[str, Any]:
         """Leaves the swarm in good order; returns how the run ended for this peer.
@@ -288,10 +306,9 @@ class Swarm:
         _open.discard(self)
         if self._link is not None:
             self._link.closed = True
-        if self._held is not None:
-            self._last = Step(*self._held.next_step())
-        elif self.membership == "joined":
-            self._last = replace(self._last, membership="left")
+        if self.membership == "joined":
+            left = replace(self._last, membership="left")
+            self._last = left if self._held is None else Step(*self._held.next_step())
         self._remove_temporary()
 
     def __enter__(self) -> "Swarm":
@@ -313,6 +330,10 @@ class Swarm:
         if self._link is not None:
             # Other processes of the group may be elsewhere.
             self._link.closed = True
+            if self._link.in_parts and self._link.speaks and self.membership == "joined":
+                _logging.LOGGER.warning(
+                    "the parts of the model cannot be gathered any more: a resume takes the checkpoint before the last one"
+                )
         try:
             self.leave()
         except _native.Error as error:
@@ -420,8 +441,11 @@ class Swarm:
             if self._raises:
                 raise
             _logging.LOGGER.error("the state of the swarm has no checkpoint: %s", error)
+        if self._held is None:
+            # Each process would have the whole of it.
+            parameters = None
         at = (self._last.index, self._last.position)
-        return _state.described(self._run, at, self.data_dir, parameters)
+        return _state.described(self._run, at, parameters)
 
     def _newest_checkpoint(self) -> Path:
         if self.membership == "joined":

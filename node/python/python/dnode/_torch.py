@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import re
+from dataclasses import dataclass
 from typing import Any, Iterable, Optional
 
 import torch
 
+from dnode import _parts
 from dnode._native import ConfigError, Error
 
 #: Prefixes that wrappers put before the names of a model's own parameters.
@@ -26,18 +28,29 @@ def plain_name(name: str) -> str:
     return _WRAPPERS.sub("", name).lstrip(".")
 
 
+@dataclass(frozen=True)
+class Host:
+    """The processes that are one peer, and whether this one has its node."""
+
+    size: int = 1
+    speaks: bool = True
+
+
 class Tensor:
     """One tensor of the model, and the mirror in host memory by which it is reached, if it needs one."""
 
-    def __init__(self, name: str, tensor: torch.Tensor, nonnegative: bool = False) -> None:
+    def __init__(self, name: str, tensor: torch.Tensor, nonnegative: bool = False, speaks: bool = True) -> None:
         self.name = name
         self.tensor = tensor
         self.nonnegative = nonnegative
+        #: Whether this process has a part of it: then what reads or moves it is done at all processes.
+        self.in_parts = _parts.is_part(tensor)
+        self._speaks = speaks
         self.mirror: Optional[torch.Tensor] = None
         self._dtype, self._shape = tensor.dtype, tensor.shape
         self._stream: Any = None
         if not self._is_direct():
-            pinned = tensor.is_cuda
+            pinned = tensor.is_cuda and not self.in_parts
             self.mirror = torch.empty(tensor.shape, dtype=torch.float32, pin_memory=pinned)
             self._read_once = False
             if pinned:
@@ -45,6 +58,8 @@ class Tensor:
 
     def _is_direct(self) -> bool:
         tensor = self.tensor
+        if self.in_parts:
+            return False
         on_host = tensor.device.type == "cpu" and tensor.dtype in _FORMS
         return on_host and tensor.is_contiguous() and not self.nonnegative
 
@@ -86,13 +101,21 @@ class Tensor:
 
     def _fetch(self) -> None:
         assert self.mirror is not None
-        now = self.tensor.detach().to(torch.float32)
+        now = _parts.whole(self.tensor) if self.in_parts else self.tensor.detach()
+        if not self._speaks:
+            return
+        now = now.to(self.mirror.device, torch.float32)
         if self._read_once and self.tensor.dtype not in (torch.float32, torch.float64):
             written = self.mirror.to(self.tensor.dtype).to(torch.float32)
             self.mirror.add_(now - written)
         else:
             self.mirror.copy_(now)
         self._read_once = True
+
+    def forget(self) -> None:
+        """Makes all numbers of the mirror NaN."""
+        assert self.mirror is not None
+        self.mirror.fill_(float("nan"))
 
     def _fetch_from_device(self) -> None:
         """The same by a stream of its own, which the stream of the loop does not wait for.
@@ -123,6 +146,9 @@ class Tensor:
         with torch.no_grad():
             if self.nonnegative:
                 self.mirror.clamp_(min=0.0)
+            if self.in_parts:
+                _parts.put(self.mirror, self.tensor)
+                return
             if self._stream is None:
                 self.tensor.copy_(self.mirror)
                 return
@@ -131,18 +157,23 @@ class Tensor:
                 self.tensor.copy_(self.mirror, non_blocking=True)
 
 
-def _refuse_parts(model: torch.nn.Module) -> None:
-    """Refuses a model of which this process has a part: its weights cannot be exchanged by name and shape."""
+def _refuse_parts(model: torch.nn.Module, host: Host) -> None:
+    """Refuses a model in parts that this peer cannot gather."""
     sharded = (
-        # FSDP, FSDP2 and tensor parallelism, ZeRO-3.
+        # FSDP of its first form, ZeRO-3.
         any(kind.__name__ == "FullyShardedDataParallel" for it in model.modules() for kind in type(it).__mro__)
-        or any(type(it).__name__ in ("DTensor", "FlatParameter") for it in model.parameters())
-        or any(hasattr(it, "_local_tensor") or hasattr(it, "ds_id") for it in model.parameters())
+        or any(type(it).__name__ == "FlatParameter" or hasattr(it, "ds_id") for it in model.parameters())
     )
-    if sharded:
+    parts = [it for it in model.parameters() if _parts.is_part(it)]
+    if sharded or (parts and host.size == 1) or not all(hasattr(it, "full_tensor") for it in parts):
         raise ConfigError(
             "join with a model whose ranks have parts of the weights (FSDP, ZeRO or tensor parallelism): "
-            "wrap it in DistributedDataParallel, or leave it whole and let each process join"
+            "wrap it in DistributedDataParallel or fully_shard, and give dnode.join the process_group"
+        )
+    if any(_parts.processes(it) != host.size for it in parts):
+        raise ConfigError(
+            f"process_group has {host.size} processes, and {_parts.processes(parts[0])} have a part of the weights: "
+            "give the group of all that have"
         )
 
 
@@ -150,6 +181,7 @@ def collect(
     model: torch.nn.Module,
     optimizer: Optional[torch.optim.Optimizer],
     buffers: str,
+    host: Host = Host(),
 ) -> list[Tensor]:
     """The tensors that are exchanged: trained parameters, each once, and buffers if they are averaged.
 
@@ -161,7 +193,7 @@ def collect(
     trained = None
     if optimizer is not None:
         trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    _refuse_parts(model)
+    _refuse_parts(model, host)
     found: list[Tensor] = []
     seen: set[int] = set()
     for name, parameter in model.named_parameters():
@@ -170,7 +202,7 @@ def collect(
             if not parameter.is_floating_point():
                 raise ConfigError(f"parameter {name} has numbers of {parameter.dtype}, which cannot be averaged")
             seen.add(id(parameter))
-            found.append(Tensor(plain_name(name), parameter))
+            found.append(Tensor(plain_name(name), parameter, speaks=host.speaks))
     if not found:
         raise ConfigError(
             "join with a model that has no parameter to train: requires_grad is false for all of them, "
@@ -180,7 +212,7 @@ def collect(
         for name, buffer in model.named_buffers():
             if buffer.is_floating_point() and buffer.numel() > 0 and id(buffer) not in seen:
                 seen.add(id(buffer))
-                found.append(Tensor(plain_name(name), buffer, name.endswith("running_var")))
+                found.append(Tensor(plain_name(name), buffer, name.endswith("running_var"), host.speaks))
     return found
 
 
@@ -192,16 +224,19 @@ def bytes_of(flat: torch.Tensor) -> bytes:
 class Callbacks:
     """What the Rust side calls while the loop waits in a call of the swarm."""
 
-    def __init__(self, tensors: list[Tensor], optimizer: Optional[torch.optim.Optimizer]) -> None:
-        self._tensors = tensors
+    def __init__(
+        self, tensors: list[Tensor], optimizer: Optional[torch.optim.Optimizer], speaks: bool = True
+    ) -> None:
+        self.tensors = tensors
         self._optimizer = optimizer
+        self._speaks = speaks
         self._names = {id(it.tensor): it.name for it in tensors}
 
     def fetch(self, index: int) -> None:
-        self._tensors[index].fetch()
+        self.tensors[index].fetch()
 
     def store(self, index: int) -> None:
-        self._tensors[index].store()
+        self.tensors[index].store()
 
     def save(self) -> list[tuple[str, bytes]]:
         """The optimizer's state in f32, by ``parameter.key``, and the learning rates."""
@@ -214,6 +249,11 @@ class Callbacks:
                 value = state[key]
                 if isinstance(value, (int, float)) and not isinstance(value, bool):
                     value = torch.tensor(float(value))
+                if _parts.is_part(value):
+                    value = _parts.whole(value)
+                if not self._speaks:
+                    # Its part of what is gathered is all that this process has to do.
+                    continue
                 if isinstance(value, torch.Tensor) and value.numel() > 0:
                     flat = value.detach().to("cpu", torch.float32).contiguous()
                     saved.append((f"{name}.{key}", bytes_of(flat)))
@@ -235,8 +275,11 @@ class Callbacks:
                 if not full.startswith(prefix) or "." in key:
                     continue
                 if value.numel() == parameter.numel() and key != "step":
-                    moved = value.clone().reshape(parameter.shape)
-                    state[key] = moved.to(parameter.device, parameter.dtype)
+                    numbers = value.clone().reshape(parameter.shape)
+                    if _parts.is_part(parameter):
+                        state[key] = _parts.part_of(numbers, parameter)
+                    else:
+                        state[key] = numbers.to(parameter.device, parameter.dtype)
                 else:
                     state[key] = value[0].clone() if value.numel() == 1 else value.clone()
             if state:
