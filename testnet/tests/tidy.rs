@@ -16,7 +16,7 @@ const SKIPPED: [&str; 8] =
 const LINES_MAX: usize = 500;
 
 /// Each crate: its folder, and the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 14] = [
+const CRATES: [(&str, &[&str]); 15] = [
     ("protocol", &[]),
     ("gossip", &["dnode-protocol"]),
     ("trainer", &["dnode-protocol"]),
@@ -27,9 +27,11 @@ const CRATES: [(&str, &[&str]); 14] = [
     ("node/collective", &["dnode-cuda", "dnode-direct"]),
     ("node/quic", &[]),
     ("node/metrics", &[]),
+    ("node/audit", &["dnode-protocol"]),
     (
         "node",
         &[
+            "dnode-audit",
             "dnode-collective",
             "dnode-cuda",
             "dnode-gossip",
@@ -58,7 +60,8 @@ const CRATES: [(&str, &[&str]); 14] = [
 ];
 
 /// Crates that decide or compute, and neither wait, connect nor read a clock.
-const PURE: [&str; 5] = ["protocol", "gossip", "trainer", "trainer/cuda", "trainer/torch"];
+const PURE: [&str; 6] =
+    ["protocol", "gossip", "trainer", "trainer/cuda", "trainer/torch", "node/audit"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()

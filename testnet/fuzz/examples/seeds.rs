@@ -36,6 +36,11 @@ fn main() -> std::io::Result<()> {
     for (name, words) in words() {
         write("membership", name, &words)?;
     }
+    let log = dnode_fuzz::sound_log();
+    write("audit", "log", log)?;
+    let first = log.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    write("audit", "line", first)?;
+    write("audit", "change", &[0, 17, 1, 1, 200, 32])?;
     Ok(())
 }
 

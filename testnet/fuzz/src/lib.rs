@@ -2,16 +2,19 @@
 //!
 //! A property that does not hold panics, which libFuzzer and the replay report alike.
 
+mod audit;
 mod frames;
 mod gossip_core;
 mod membership;
 
+pub use audit::{audit, sound_log};
 pub use frames::{decode_control, decode_tensor};
 pub use gossip_core::gossip_core;
 pub use membership::membership;
 
 /// Every target by name, as in `fuzz_targets/` and `corpus/`.
-pub const TARGETS: [(&str, fn(&[u8])); 4] = [
+pub const TARGETS: [(&str, fn(&[u8])); 5] = [
+    ("audit", audit),
     ("decode_control", decode_control),
     ("decode_tensor", decode_tensor),
     ("gossip_core", gossip_core),

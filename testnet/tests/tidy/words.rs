@@ -10,10 +10,11 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 80] = [
+const TERMS: [&str; 82] = [
     "abort",
     "adapter",
     "attacker",
+    "audit log",
     "back-off",
     "bulk connection",
     "checkpoint",
@@ -75,6 +76,7 @@ const TERMS: [&str; 80] = [
     "round",
     "rule",
     "run",
+    "seal",
     "secret",
     "session",
     "shard",
