@@ -122,6 +122,9 @@ pub enum Command {
         #[arg(long, value_name = "DIR", default_value = "dnode-data")]
         data_dir: PathBuf,
     },
+    /// Say whether a peer's audit log holds, or show it: who took part, who was refused.
+    #[command(subcommand, after_help = "Example: dnode audit show peer-0")]
+    Audit(AuditCommand),
     /// Make a ticket with a fresh secret: for a run that many machines begin at once, or that is to have
     /// another secret.
     #[command(
@@ -138,6 +141,26 @@ pub enum Command {
         /// The data directory.
         #[arg(long, value_name = "DIR", default_value = "dnode-data")]
         data_dir: PathBuf,
+    },
+}
+
+/// What to do with an audit log.
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Check the chain of its lines and their seals; exit status 1 where a line is wrong.
+    #[command(after_help = "Example: dnode audit verify peer-0/audit-3.jsonl")]
+    Verify {
+        /// A data directory, or one file of a log.
+        #[arg(value_name = "PATH", default_value = "dnode-data")]
+        path: PathBuf,
+    },
+    /// Print who took part, by which way and when, with how many samples and how much influence on this
+    /// peer's model, and who was refused.
+    #[command(after_help = "Example: dnode audit show peer-0")]
+    Show {
+        /// A data directory, or one file of a log.
+        #[arg(value_name = "PATH", default_value = "dnode-data")]
+        path: PathBuf,
     },
 }
 

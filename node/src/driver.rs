@@ -1,5 +1,6 @@
 //! The loop that joins network, gossip core and training thread; one enum lists all that wakes it.
 
+mod auditing;
 mod bootstrap;
 mod course;
 mod diagnosing;
@@ -24,6 +25,7 @@ use tokio::time::sleep_until;
 use crate::storage::peer_store::PeerStore;
 use crate::telemetry::traces::Tracer;
 use crate::training::{Ending, Report, StepPace, TrainingThread};
+pub(crate) use auditing::Auditing;
 use bootstrap::Bootstrap;
 pub(crate) use course::Course;
 use diagnosing::Diagnosis;
@@ -70,6 +72,7 @@ pub(crate) struct Parts {
     pub(crate) network: NetworkHandle,
     pub(crate) training: TrainingThread,
     pub(crate) telemetry: Telemetry,
+    pub(crate) audit: Auditing,
     pub(crate) peer_store: PeerStore,
     pub(crate) tracer: Tracer,
     pub(crate) started: Instant,
@@ -92,11 +95,12 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { core, fragments, network, training, telemetry, .. } = parts;
+        let Parts { core, fragments, network, training, telemetry, audit, .. } = parts;
         let Parts { peer_store, tracer, started, terms, course, .. } = parts;
         let groups = Groups::new(network.peer_id(), &terms);
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
-        let host = Host::new((core, network), training, telemetry, (fragments, tracer), started);
+        let host =
+            Host::new((core, network), training, (telemetry, audit), (fragments, tracer), started);
         Self {
             host,
             lifecycle: Lifecycle::new(terms),
@@ -139,7 +143,13 @@ impl Driver {
             self.host.training.join();
         }
         self.host.network.shutdown().await;
-        Ok((self.lifecycle.into_ending()?, self.host.telemetry))
+        let ending = self.lifecycle.into_ending();
+        let (reason, last) = match &ending {
+            Ok(ending) => (self.host.telemetry.reason().to_owned(), Some(ending.position)),
+            Err(error) => (error.to_string(), None),
+        };
+        self.host.close_audit(&reason, last);
+        Ok((ending?, self.host.telemetry))
     }
 
     fn on_wake(&mut self, wake: Wake) {
@@ -201,7 +211,7 @@ impl Driver {
 
     fn on_network_event(&mut self, event: NetworkEvent) {
         let host = &mut self.host;
-        host.telemetry.network_event(&event);
+        host.report(&event);
         match event {
             NetworkEvent::PeerUp { peer, incarnation, differences, .. } => {
                 // Before anything else, so that it is known when this peer is taken for a donor.

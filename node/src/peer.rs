@@ -27,7 +27,9 @@ use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, LogFormat};
-use crate::driver::{Course, DriveError, Driver, Invitation, Parts, Telemetry, Terms, Viewing};
+use crate::driver::{
+    Auditing, Course, DriveError, Driver, Invitation, Parts, Telemetry, Terms, Viewing,
+};
 use crate::peer::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::process::console::Console;
 use crate::storage::data_dir::{DataDir, DataDirError};
@@ -42,7 +44,7 @@ use halves::{agreed, checked};
 use membership::{MembershipError, with_ticket};
 use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
-use starting::{core, metrics as metrics_of, replica};
+use starting::{audit as audit_log, core, metrics as metrics_of, replica};
 use terms::{kept_snapshots, plan, terms};
 
 /// Threads of the runtime, for network and driver: the CPU cores are left to the trainer.
@@ -308,6 +310,9 @@ pub async fn join(
         config: described,
     };
     telemetry.start(start, position);
+    let log = audit_log(&config, (&dir, &identity), position, secret.is_some())?;
+    log.agreed(&run, settings.values());
+    let audit = Auditing::new(log, (identity.peer(), secret.is_some()), fragments, position);
 
     let (peer_store, remembered) = PeerStore::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.life()) };
@@ -325,6 +330,7 @@ pub async fn join(
         network,
         training,
         telemetry,
+        audit,
         peer_store,
         tracer,
         started,

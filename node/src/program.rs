@@ -15,8 +15,8 @@ use clap_complete::Shell;
 use crate::backend::BackendError;
 use crate::check::{self, CheckError};
 use crate::cli::{
-    Bench, Check, Cli, Command, ConfigCommand, Doctor, Eval, ExchangeArgs, Generate, Join,
-    LinkArgs, TokenizerCommand, fault,
+    AuditCommand, Bench, Check, Cli, Command, ConfigCommand, Doctor, Eval, ExchangeArgs, Generate,
+    Join, LinkArgs, TokenizerCommand, fault,
 };
 use crate::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
 use crate::data_dir::{DataDir, DataDirError};
@@ -26,6 +26,7 @@ use crate::identity::Identity;
 use crate::link_bench::{self, LinkError};
 use crate::membership::{self, MembershipError};
 use crate::progress::Significant;
+use crate::tools::audit::{self, AuditError};
 use crate::tools::choices::{self, ChoicesError};
 use crate::tools::language::{self, LanguageError};
 use crate::top::{self, TopError};
@@ -84,6 +85,8 @@ enum Failure {
     Language(#[from] LanguageError),
     #[error(transparent)]
     Choices(#[from] ChoicesError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
     Thread(io::Error),
     #[error("cannot write {what}: {reason}; is there room, and is the name free and writable?")]
@@ -116,11 +119,13 @@ impl Failure {
                 USAGE
             }
             Self::Top(error) if error.is_usage() => USAGE,
+            Self::Audit(error) if error.is_usage() => USAGE,
             Self::Check(CheckError::Step { .. } | CheckError::Ask(_))
             | Self::Differs
             | Self::Unknown(_)
             | Self::Unfit(_)
             | Self::Top(_)
+            | Self::Audit(_)
             | Self::Join(_)
             | Self::Link(_)
             | Self::Export(_)
@@ -162,6 +167,7 @@ pub fn program(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Command::Bench(Bench::Link(link)) => bench_link(&link),
         Command::Bench(Bench::Exchange(exchange)) => bench_exchange(&exchange),
         Command::Top { address, data_dir } => show(address, &data_dir),
+        Command::Audit(command) => judge(&command),
         Command::Ticket { file } => make_ticket(file.as_deref()),
         Command::Id { data_dir } => id(&data_dir),
     };
@@ -415,6 +421,17 @@ fn show(address: Option<String>, folder: &Path) -> Result<(), Failure> {
     let stop = crate::signals::listen().map_err(Failure::Thread)?;
     let address = address.map_or_else(|| top::find(folder), Ok)?;
     Ok(top::run(&address, &stop)?)
+}
+
+fn judge(command: &AuditCommand) -> Result<(), Failure> {
+    match command {
+        AuditCommand::Verify { path } => print(&audit::verify(path)?),
+        AuditCommand::Show { path } => {
+            let (text, broken) = audit::show(path)?;
+            print(&text)?;
+            broken.map_or(Ok(()), |broken| Err(broken.into()))
+        }
+    }
 }
 
 fn make_ticket(file: Option<&Path>) -> Result<(), Failure> {

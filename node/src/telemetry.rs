@@ -1,5 +1,7 @@
-//! What a run measures and shows: metrics, progress line, page, traces, and what they say of a bottleneck.
+//! What a run measures and shows: metrics, progress line, page, traces, audit log, and what they say of a
+//! bottleneck.
 
+pub(crate) mod audit;
 pub mod diagnosis;
 pub(crate) mod labels;
 pub mod metrics;

@@ -1,6 +1,7 @@
-//! Commands beside a run: checks before it, a view of it, measurements of links and exchanges, and work
-//! with text.
+//! Commands beside a run: checks before it, a view of it, its audit log, measurements of links and
+//! exchanges, and work with text.
 
+pub(crate) mod audit;
 pub mod check;
 pub(crate) mod choices;
 pub mod doctor;

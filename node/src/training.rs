@@ -21,7 +21,9 @@ use dnode_collective::{Collective, Place};
 use dnode_gossip::{Evidence, Input, Load, Role, Work};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, Versions};
 use dnode_trainer::checkpoint::Saved;
-use dnode_trainer::{Encoded, Evaluation, Replica, SKETCH_LEN, SharedReplica, TrainError};
+use dnode_trainer::{
+    Encoded, Evaluation, MixReport, Replica, SKETCH_LEN, SharedReplica, TrainError,
+};
 use tokio::sync::mpsc;
 
 use crate::telemetry::traces::Tracer;
@@ -87,6 +89,8 @@ pub(crate) struct Answer {
     pub(crate) tensor: Option<Encoded>,
     /// What was measured of the other replica.
     pub(crate) evidence: Option<Evidence>,
+    /// What was mixed, if anything was.
+    pub(crate) mixed: Option<MixReport>,
     /// Blocks of an offer to a near replica, and those of them that could not be read.
     pub(crate) blocks: (usize, usize),
     /// If nothing was changed, the reason in words.

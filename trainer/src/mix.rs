@@ -25,6 +25,8 @@ pub struct MixReport {
     pub difference_norm: f64,
     /// Euclidean norm of the local slice, before mixing.
     pub local_norm: f64,
+    /// Euclidean norm of what the local slice moved by, as if codes lost nothing.
+    pub moved_norm: f64,
     /// Whether the difference was shortened to the clipping radius.
     pub clipped: bool,
     /// Blocks of the offer that were written for a replica that is near.

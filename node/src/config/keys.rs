@@ -393,6 +393,8 @@ section! {
         checkpoints_kept: usize = key(Kind::Integer(2, 1_000_000)).default("3"),
         /// steps between evaluations; 0 is only at the end
         evaluate_every: u64 = key(Kind::Integer(0, STEPS_MAX)).default("500").unit("steps"),
+        /// keep an audit log: who took part, whose numbers moved the weights, who was refused
+        audit: bool = key(Kind::Flag).default("true"),
         /// steps between lines of metrics.jsonl
         metrics_every: u64 = key(Kind::Integer(1, STEPS_MAX)).default("25").unit("steps"),
         /// longest stay after the last step, for the slower peers; "auto" is twice what the slowest

@@ -139,5 +139,6 @@ impl Groups {
 fn use_group(group: Option<RankGroup>, stripe: Stripe, host: &mut Host) {
     host.training.rack(group);
     host.telemetry.rack(stripe);
+    host.audit.rack(stripe);
     host.feed(Input::Stripe(stripe));
 }

@@ -4,15 +4,16 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use dnode_gossip::{ContributionId, Gossip, Input, Offence, Output, Standing, Work};
-use dnode_network::NetworkHandle;
+use dnode_network::{NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::{Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, Message, PeerId, Phase, Time};
 use dnode_trainer::Encoded;
 
+use super::auditing::Auditing;
 use super::telemetry::Telemetry;
 use super::tensors::{Arrival, Tensors};
 use crate::telemetry::traces::{ExchangeTraces, Tracer};
-use crate::training::{Answer, Command, StepPace, TrainingProgress, TrainingThread};
+use crate::training::{Answer, Command, Position, StepPace, TrainingProgress, TrainingThread};
 
 /// What all parts of the driver work with.
 pub(super) struct Host {
@@ -20,6 +21,7 @@ pub(super) struct Host {
     pub(super) network: NetworkHandle,
     pub(super) training: TrainingThread,
     pub(super) telemetry: Telemetry,
+    pub(super) audit: Auditing,
     tensors: Tensors,
     traces: ExchangeTraces,
     started: Instant,
@@ -35,7 +37,7 @@ impl Host {
     pub(super) fn new(
         (core, network): (Gossip, NetworkHandle),
         training: TrainingThread,
-        telemetry: Telemetry,
+        (telemetry, audit): (Telemetry, Auditing),
         (fragments, tracer): (Fragments, Tracer),
         started: Instant,
     ) -> Self {
@@ -44,6 +46,7 @@ impl Host {
             network,
             training,
             telemetry,
+            audit,
             tensors: Tensors::new(fragments),
             traces: ExchangeTraces::new(tracer),
             started,
@@ -125,11 +128,25 @@ impl Host {
     /// Shows progress and writes what is buffered. At every tick.
     pub(super) fn tick(&mut self) {
         self.telemetry.tick(&self.core, &self.network);
+        self.audit.tick();
     }
 
     /// Local steps were taken.
     pub(super) fn on_progress(&mut self, progress: &TrainingProgress) {
         self.telemetry.progress(progress, &self.core, &self.network);
+        self.audit.progress(progress.position);
+    }
+
+    /// The network has an event that is worth reporting.
+    pub(super) fn report(&mut self, event: &NetworkEvent) {
+        self.telemetry.network_event(event);
+        self.audit.network_event(event);
+    }
+
+    /// The run has ended with `reason`: the audit log ends, too.
+    pub(super) fn close_audit(&mut self, reason: &str, last: Option<Position>) {
+        last.into_iter().for_each(|position| self.audit.progress(position));
+        self.audit.close(reason);
     }
 
     /// Feeds the core and carries out everything it says.
@@ -137,6 +154,7 @@ impl Host {
         self.core.handle(input, self.now());
         while let Some(output) = self.core.poll_output() {
             self.traces.output(&output);
+            self.audit.output(&output);
             self.carry_out(output);
         }
         self.traces.settle(&self.network);
@@ -146,6 +164,10 @@ impl Host {
     pub(super) fn on_message(&mut self, from: PeerId, message: Message) {
         if let Message::Summaries { summaries } = &message {
             self.telemetry.summaries(&from, summaries.clone(), self.now());
+            self.audit.summaries(&from, summaries);
+        }
+        if let Message::Heartbeat(heartbeat) = &message {
+            self.audit.heartbeat(from, heartbeat.samples);
         }
         self.traces.received(from, &message);
         self.feed(Input::Received { from, message });
@@ -178,7 +200,8 @@ impl Host {
 
     /// The mixing thread has done a piece of work.
     pub(super) fn on_answer(&mut self, answer: Answer) {
-        let Answer { exchange, input, tensor, evidence, blocks, detail } = answer;
+        self.audit.answered(&answer);
+        let Answer { exchange, input, tensor, evidence, blocks, detail, .. } = answer;
         if let Some(tensor) = tensor {
             self.tensors.keep(exchange, tensor);
         }

@@ -1,5 +1,6 @@
 //! What a peer begins with: its replica, its gossip core, its metrics file.
 
+use dnode_audit::{Entry, Named, Start as Begin, Text};
 use dnode_gossip::{Gossip, Start};
 use dnode_protocol::{Clock, Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CHECKPOINTS};
@@ -7,10 +8,12 @@ use dnode_trainer::{Description, Replica, Trainer};
 use rand::Rng;
 
 use super::JoinError;
+use super::about::about;
 use super::rules::replica_config;
 use crate::config::Config;
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::Identity;
+use crate::telemetry::audit::AuditLog;
 use crate::telemetry::metrics::MetricsWriter;
 use crate::telemetry::tensorboard::EventFile;
 use crate::training::{MICRO_STEPS, Position};
@@ -74,6 +77,27 @@ pub(super) fn metrics(
         events.map_err(|reason| JoinError::Io { what, reason })
     });
     Ok(writer.with_events(events.transpose()?))
+}
+
+/// The audit log, begun by what this start is, if one is wanted.
+pub(super) fn audit(
+    config: &Config,
+    (dir, identity): (&DataDir, &Identity),
+    position: Position,
+    closed: bool,
+) -> Result<AuditLog, JoinError> {
+    if !config.node.audit {
+        return Ok(AuditLog::off());
+    }
+    let log = AuditLog::start(dir.path(), identity)
+        .map_err(|reason| JoinError::Io { what: "start the thread of the audit log", reason })?;
+    let Position { step, samples, clock, .. } = position;
+    let (version, incarnation) = (Text::new(env!("CARGO_PKG_VERSION")), dir.incarnation());
+    let (resumed, clock) = (position != Position::default(), clock.0);
+    let (peer, name) = (identity.peer(), Text::new(&about(&config.node).name));
+    log.record(Entry::Start(Begin { version, incarnation, resumed, closed, step, samples, clock }));
+    log.record(Entry::Named(Named { peer, name }));
+    Ok(log)
 }
 
 /// The gossip core of a peer in this start of its process.

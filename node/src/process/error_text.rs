@@ -36,6 +36,7 @@ debug_as_error_text!(
     crate::PeersFileError,
     crate::peer::membership::MembershipError,
     crate::peer::backend::BackendError,
+    crate::tools::audit::AuditError,
     crate::tools::check::CheckError,
     crate::config::ConfigError,
     crate::storage::data_dir::DataDirError,

@@ -71,6 +71,16 @@ impl Identity {
         &self.secret
     }
 
+    /// The Ed25519 signature of these words.
+    pub(crate) fn sign(&self, words: &[u8]) -> [u8; 64] {
+        let signature =
+            SecretKey::try_from_bytes(self.secret).map(|key| Keypair::from(key).sign(words));
+        let Some(Ok(signature)) = signature.ok().map(TryInto::try_into) else {
+            unreachable!("any 32 bytes are an Ed25519 secret key, which signs with 64")
+        };
+        signature
+    }
+
     fn from_secret(secret: [u8; 32]) -> Self {
         let Ok(key) = SecretKey::try_from_bytes(secret) else {
             unreachable!("any 32 bytes are an Ed25519 secret key");

@@ -195,6 +195,7 @@ fn do_work(
             let applied = lock.apply(fragment, terms(*weight, *tolerance), numbers);
             applied.map(|seen| Answer {
                 evidence: Some(evidence(&seen, numbers)),
+                mixed: Some(seen),
                 ..answer(exchange, mixed)
             })
         }
@@ -203,6 +204,7 @@ fn do_work(
             replied.map(|(reply, seen)| Answer {
                 tensor: Some(reply),
                 evidence: Some(evidence(&seen, numbers)),
+                mixed: Some(seen),
                 blocks: (seen.blocks, seen.blocks_failed),
                 ..answer(exchange, mixed)
             })
@@ -211,10 +213,13 @@ fn do_work(
             let absorbed = lock.absorb(fragment, terms(*weight, *tolerance), *from, numbers);
             absorbed.map(|seen| Answer {
                 evidence: Some(evidence(&seen, numbers)),
+                mixed: Some(seen),
                 ..answer(exchange, mixed)
             })
         }
-        Work::Include { .. } => lock.include(fragment, numbers).map(|_| answer(exchange, mixed)),
+        Work::Include { .. } => lock
+            .include(fragment, numbers)
+            .map(|seen| Answer { mixed: Some(seen), ..answer(exchange, mixed) }),
         Work::Undo { weight, .. } => {
             lock.undo(fragment, *weight, numbers);
             Ok(answer(exchange, Input::Undone { exchange }))
@@ -236,7 +241,7 @@ const fn refused(exchange: ExchangeId, reason: RefusedMix, detail: String) -> An
 }
 
 const fn plain(exchange: ExchangeId, input: Input, detail: String) -> Answer {
-    Answer { exchange, input, tensor: None, evidence: None, blocks: (0, 0), detail }
+    Answer { exchange, input, tensor: None, evidence: None, mixed: None, blocks: (0, 0), detail }
 }
 
 /// The answer for a mix that failed: only what the peer sent counts against it.

@@ -1,5 +1,6 @@
 //! One of four processes that is configured wrongly does not ruin the others, and all say what is wrong.
 
+use crate::audit::audit;
 use crate::process::Peer;
 use crate::{RUN, flags};
 
@@ -33,7 +34,7 @@ fn a_peer_with_a_wrong_learning_rate_is_left_out_and_the_others_end_well_trained
     }
     let own = ["--shard", "3/4"];
     let mut bad = Peer::start(&root, "3", &flags(&[&RUN, &TOGETHER, &join, &own, &wrong]));
-    let name = bad.id().to_string();
+    let (name, short) = (bad.id().to_string(), bad.id().short());
     for peer in &mut honest {
         let last = peer.finish();
         assert_eq!(last["reason"], "steps done");
@@ -48,6 +49,10 @@ fn a_peer_with_a_wrong_learning_rate_is_left_out_and_the_others_end_well_trained
         for line in judged {
             assert!(line["detail"].as_str().unwrap().starts_with(&name), "{line}");
         }
+        let (text, status) = audit("show", &peer.data());
+        assert_eq!(status, Some(0), "{text}");
+        let (_, verdicts) = text.split_once("verdicts and refusals").unwrap();
+        assert!(verdicts.contains(&format!("Z {short} ")), "{text}");
     }
     drop(bad);
 }

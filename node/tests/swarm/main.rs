@@ -9,6 +9,7 @@
 mod aborted;
 mod adapters;
 mod attacker;
+mod audit;
 mod browser;
 mod check;
 mod copied;

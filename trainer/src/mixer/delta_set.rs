@@ -138,7 +138,8 @@ impl DeltaSet {
         self.lead.meet(index, range.clone());
         self.read(&range, &mut moved);
         own.replace(&mut moved);
-        Ok(MixReport { difference_norm, local_norm, ..MixReport::default() })
+        let moved_norm = difference_norm;
+        Ok(MixReport { difference_norm, local_norm, moved_norm, ..MixReport::default() })
     }
 
     /// Gives up the lead of fragment number `index`, so that the live weights are those of the sum.

@@ -65,8 +65,8 @@ impl Epidemic {
         let shortened = tolerance.shortened(difference_norm, local_norm, range.len());
         let share = shortened * f64::from(weight) / (1.0 + *arrived);
         own.displace(&difference, share as f32);
-        let clipped = shortened < 1.0;
-        Ok(MixReport { difference_norm, local_norm, clipped, ..MixReport::default() })
+        let (moved_norm, clipped) = (share * difference_norm, shortened < 1.0);
+        Ok(MixReport { difference_norm, local_norm, moved_norm, clipped, ..MixReport::default() })
     }
 }
 

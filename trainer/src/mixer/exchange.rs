@@ -218,10 +218,12 @@ impl Exchange {
             finite_local(range, memory.weigh(&coded)?.sqrt())?;
             memory.displace(&coded, -weight, Learning::Nothing)?;
         }
-        distance.learn(clipped.unwrap_or(difference_norm));
+        let mixed = clipped.unwrap_or(difference_norm);
+        distance.learn(mixed);
         let report = MixReport {
             difference_norm,
             local_norm,
+            moved_norm: f64::from(weight) * mixed,
             clipped: clipped.is_some(),
             blocks,
             blocks_failed,
@@ -253,10 +255,11 @@ impl Exchange {
         check_norm(range, difference_norm, difference_norm_max(proportion, range.len()))?;
         check_difference(range, difference_norm, local_norm, tolerance)?;
         let shortened = tolerance.shortened(difference_norm, local_norm, range.len());
-        self.distances[memory.index()].learn(difference_norm * shortened);
+        let mixed = difference_norm * shortened;
+        self.distances[memory.index()].learn(mixed);
         memory.displace(reply, weight * shortened as f32, Learning::From)?;
-        let clipped = shortened < 1.0;
-        Ok(MixReport { difference_norm, local_norm, clipped, ..MixReport::default() })
+        let (moved_norm, clipped) = (f64::from(weight) * mixed, shortened < 1.0);
+        Ok(MixReport { difference_norm, local_norm, moved_norm, clipped, ..MixReport::default() })
     }
 }
 

@@ -169,7 +169,9 @@ impl PushSum {
         self.numerators[range].copy_from_slice(&numerators);
         self.edges.take(from, index, Received { sums, mark });
         own.replace(&mut values);
-        Ok(MixReport { difference_norm, local_norm, received: mark, ..MixReport::default() })
+        let moved_norm = difference_norm * brought as f64 / mass as f64;
+        let received = mark;
+        Ok(MixReport { difference_norm, local_norm, moved_norm, received, ..MixReport::default() })
     }
 
     /// A push brings nothing where its sender has too little to give. When only such pushes have come
