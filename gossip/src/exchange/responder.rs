@@ -267,9 +267,6 @@ impl Responder {
         } else {
             let leg = Leg::Reply;
             context.output(Output::SendTensor { to: peer, exchange, leg, fragment, clock });
-            // Taking this half back later is a displacement, whatever is mixed meanwhile.
-            context.leases.release(fragment, exchange);
-            context.then(Step::Exchange(ExchangeStep::Propose));
         }
         context.then(Step::Limit);
     }

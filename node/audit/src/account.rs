@@ -206,7 +206,7 @@ impl Accounts {
         };
         let Some(account) = self.peers.remove(&oldest) else { return };
         let first_ms = account.first_ms;
-        let others = self.others.get_or_insert(Account { first_ms, ..Account::default() });
+        let others = self.others.get_or_insert_with(|| Account { first_ms, ..Account::default() });
         others.join(&account);
     }
 }
