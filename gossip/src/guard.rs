@@ -7,18 +7,19 @@
 //!
 //! Time is counted in own rounds and commits, so the guard is a function of what it is told.
 
+mod bar;
 mod terms;
 mod usual;
 
 use std::collections::BTreeMap;
 
-use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, FragmentId, PeerId};
 
+use self::bar::{Bar, EXCESS_MAX, WHOLE};
 pub use self::terms::{Evidence, Grounds, Tolerance, Trust};
 pub(crate) use self::usual::Met;
 use self::usual::{Length, USUAL_RATE, Usual};
-use crate::config::{Config, Mixing, STRANGERS_MAX};
+use crate::config::{Config, STRANGERS_MAX};
 
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
 /// reach 0.9, one joiner on a slow line 1.5 on a fragment of small parameters; a replica of the other
@@ -34,77 +35,9 @@ const UNTRUSTED_WEIGHTS_MAX: f64 = 0.3;
 const MOMENTS_MAX: f64 = 10.0;
 /// Differences refused, since it was trusted, after which a neighbour is left out.
 const OUTLIERS_MAX: u32 = 3;
-/// When differences that are longer than usual count against a neighbour.
-#[derive(Clone, Copy, Debug)]
-struct Bar {
-    /// What a difference may be on average, multiple of the others' usual one, before evidence grows.
-    free: f64,
-    /// Evidence from which a neighbour is weighed down.
-    weighed_down_at: f64,
-    /// Evidence from which it is left out.
-    left_out_at: f64,
-    /// Longest difference that is mixed whole, multiple of the others' usual one: CenteredClip's radius.
-    /// Infinite where that would keep a newcomer away, and the own weights alone bound it.
-    whole: f64,
-    /// Whether the first difference with a neighbour says what is usual.
-    first_tells: bool,
-    /// Whether mixes are frequent. Then every one counts, and not only the first of a commit; a radius
-    /// shrinks beyond [`FAR`] and grows slowly. Harm and evidence both come by exchanges.
-    frequent: bool,
-}
-
-/// Longest difference that is mixed whole, multiple of what the other neighbours' usual one is for as
-/// many commits apart. Measured: docs/measurements.md.
-const WHOLE: f64 = 2.0;
 /// How unlike in speed a neighbour may be so that its differences may be longer for it: a liar gains
 /// twice the radius.
 const UNLIKE_SPEED_MAX: f64 = 4.0;
-/// Where both ends take part in a mix. Measured: evidence in honest runs stays below 1.6, below 3.4 beside
-/// peers a hundred times slower; differences of a peer with shuffled labels are 1.8, frozen 2.5.
-const EXCHANGES: Bar = Bar {
-    free: 1.5,
-    weighed_down_at: 5.0,
-    left_out_at: 6.5,
-    whole: WHOLE,
-    first_tells: true,
-    frequent: false,
-};
-/// Where numbers are pushed, which scatters more. Measured: evidence in honest runs stays below 2.8,
-/// below 5.7 beside peers a hundred times slower.
-const PUSHES: Bar = Bar {
-    free: 1.7,
-    weighed_down_at: 8.0,
-    left_out_at: 10.0,
-    whole: WHOLE,
-    first_tells: true,
-    frequent: false,
-};
-/// The same where commits follow each other within [`FREQUENT_STEPS`] local steps: so many differences more
-/// add up to more by chance. Measured: no alarm in 384 honest runs, several with the bar above.
-const FREQUENT_COMMITS: Bar = Bar {
-    free: 1.5,
-    weighed_down_at: 10.0,
-    left_out_at: 13.0,
-    whole: f64::INFINITY,
-    first_tells: false,
-    frequent: false,
-};
-/// The same where a code leaves a third and more of a difference: the length of the next one says how much
-/// was left, and little of the neighbour. Measured: with the bar above 8 of 288 honest runs had an alarm.
-/// The same where moments are averaged in frequent exchanges: replicas are then as near as their second
-/// moments are alike, so one of other samples is far away for long. Measured: the bar above had an alarm.
-const COARSE: Bar = Bar { free: EXCESS_MAX, ..FREQUENT_COMMITS };
-/// Frequent commits' bar where there are several mixes in a commit, within as many local steps of each other.
-/// Measured: docs/measurements.md, "Defaults".
-const FREQUENT: Bar = Bar {
-    weighed_down_at: 15.0,
-    left_out_at: 20.0,
-    whole: 1.5,
-    frequent: true,
-    ..FREQUENT_COMMITS
-};
-/// Local steps from one to the next below which mixes, or commits, are frequent.
-const FREQUENT_STEPS: u64 = 8;
 /// Where mixes are frequent: difference, multiple of the others' usual one, beyond which the radius
 /// shrinks by as much as the difference is longer. So one that runs away ends with no pull at all.
 const FAR: f64 = 6.0;
@@ -119,8 +52,6 @@ const GROWTH_COMMITS_MAX: u64 = 64;
 const START_RADIUS: f64 = 0.1;
 /// Difference up to which a neighbour on trial passes, in the same unit.
 const PASS_MAX: f64 = 1.7;
-/// What one difference counts for at most, in the same unit.
-const EXCESS_MAX: f64 = 3.0;
 /// Evidence by which the differences of one own commit raise a neighbour's at most, so that no single one is
 /// a verdict: those of the fragments are of one cause.
 const COMMIT_EVIDENCE_MAX: f64 = 3.0;
@@ -187,17 +118,7 @@ pub(crate) struct Guard {
 impl Guard {
     /// Knows nobody yet.
     pub(crate) fn new(config: &Config) -> Self {
-        let is_coarse = |codec: &Codec| matches!(codec, Codec::Int2 | Codec::Sign | Codec::TopK);
-        let mixed_after = config.pace.local_steps.min(config.interval.least());
-        let frequent = mixed_after < FREQUENT_STEPS;
-        let bar = match config.mixing {
-            Mixing::Exchange if frequent && config.first_of_moments.is_some() => COARSE,
-            Mixing::Exchange if config.codecs.iter().any(is_coarse) => COARSE,
-            Mixing::Exchange if config.pace.local_steps < FREQUENT_STEPS => FREQUENT_COMMITS,
-            Mixing::Exchange if frequent => FREQUENT,
-            Mixing::Exchange => EXCHANGES,
-            Mixing::Push { .. } | Mixing::Set => PUSHES,
-        };
+        let bar = Bar::of(config);
         let first_of_moments = config.first_of_moments;
         let (peers, own) = (BTreeMap::new(), BTreeMap::new());
         Self { bar, first_of_moments, peers, began: Clock(0), own, behind: (0, 0) }

@@ -1,7 +1,9 @@
 //! Tests of the guard alone: what it is told, and whom it trusts then.
 
+use dnode_protocol::frame::Codec;
 use proptest::prelude::*;
 
+use super::bar::{FREQUENT, FREQUENT_STEPS};
 use super::*;
 use crate::rounds::Interval;
 use crate::testing::peer;

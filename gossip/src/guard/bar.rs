@@ -1,0 +1,93 @@
+//! When differences count against a neighbour: one bar for each way in which replicas meet.
+
+use dnode_protocol::frame::Codec;
+
+use crate::config::{Config, Mixing};
+
+/// Longest difference that is mixed whole, multiple of what the other neighbours' usual one is for as
+/// many commits apart. Measured: docs/measurements.md.
+pub(super) const WHOLE: f64 = 2.0;
+/// What one difference counts for at most, multiple of the others' usual one.
+pub(super) const EXCESS_MAX: f64 = 3.0;
+/// Local steps from one to the next below which mixes, or commits, are frequent.
+pub(super) const FREQUENT_STEPS: u64 = 8;
+/// Where both ends take part in a mix. Measured: evidence in honest runs stays below 1.6, below 3.4 beside
+/// peers a hundred times slower; differences of a peer with shuffled labels are 1.8, frozen 2.5.
+const EXCHANGES: Bar = Bar {
+    free: 1.5,
+    weighed_down_at: 5.0,
+    left_out_at: 6.5,
+    whole: WHOLE,
+    first_tells: true,
+    frequent: false,
+};
+/// Where numbers are pushed, which scatters more. Measured: evidence in honest runs stays below 2.8,
+/// below 5.7 beside peers a hundred times slower.
+const PUSHES: Bar = Bar {
+    free: 1.7,
+    weighed_down_at: 8.0,
+    left_out_at: 10.0,
+    whole: WHOLE,
+    first_tells: true,
+    frequent: false,
+};
+/// The same where commits follow each other within [`FREQUENT_STEPS`] local steps: so many differences more
+/// add up to more by chance. Measured: no alarm in 384 honest runs, several with the bar above.
+const FREQUENT_COMMITS: Bar = Bar {
+    free: 1.5,
+    weighed_down_at: 10.0,
+    left_out_at: 13.0,
+    whole: f64::INFINITY,
+    first_tells: false,
+    frequent: false,
+};
+/// The same where a code leaves a third and more of a difference: the length of the next one says how much
+/// was left, and little of the neighbour. Measured: with the bar above 8 of 288 honest runs had an alarm.
+/// The same where moments are averaged in frequent exchanges: replicas are then as near as their second
+/// moments are alike, so one of other samples is far away for long. Measured: the bar above had an alarm.
+const COARSE: Bar = Bar { free: EXCESS_MAX, ..FREQUENT_COMMITS };
+/// Frequent commits' bar where there are several mixes in a commit, within as many local steps of each other.
+/// Measured: docs/measurements.md, "Defaults".
+pub(super) const FREQUENT: Bar = Bar {
+    weighed_down_at: 15.0,
+    left_out_at: 20.0,
+    whole: 1.5,
+    frequent: true,
+    ..FREQUENT_COMMITS
+};
+
+/// When differences that are longer than usual count against a neighbour.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bar {
+    /// What a difference may be on average, multiple of the others' usual one, before evidence grows.
+    pub(super) free: f64,
+    /// Evidence from which a neighbour is weighed down.
+    pub(super) weighed_down_at: f64,
+    /// Evidence from which it is left out.
+    pub(super) left_out_at: f64,
+    /// Longest difference that is mixed whole, multiple of the others' usual one: CenteredClip's radius.
+    /// Infinite where that would keep a newcomer away, and the own weights alone bound it.
+    pub(super) whole: f64,
+    /// Whether the first difference with a neighbour says what is usual.
+    pub(super) first_tells: bool,
+    /// Whether mixes are frequent. Then every one counts, and not only the first of a commit; a radius
+    /// shrinks for what is far and grows slowly. Harm and evidence both come by exchanges.
+    pub(super) frequent: bool,
+}
+
+impl Bar {
+    /// That of a run.
+    pub(super) fn of(config: &Config) -> Self {
+        let is_coarse = |codec: &Codec| matches!(codec, Codec::Int2 | Codec::Sign | Codec::TopK);
+        let mixed_after = config.pace.local_steps.min(config.interval.least());
+        let frequent = mixed_after < FREQUENT_STEPS;
+        match config.mixing {
+            Mixing::Exchange if frequent && config.first_of_moments.is_some() => COARSE,
+            Mixing::Exchange if config.codecs.iter().any(is_coarse) => COARSE,
+            Mixing::Exchange if config.pace.local_steps < FREQUENT_STEPS => FREQUENT_COMMITS,
+            Mixing::Exchange if frequent => FREQUENT,
+            Mixing::Exchange => EXCHANGES,
+            Mixing::Push { .. } | Mixing::Set => PUSHES,
+        }
+    }
+}
