@@ -327,10 +327,8 @@ impl Guard {
         let pause = PAUSE_ROUNDS << times.min(PAUSE_DOUBLINGS_MAX);
         self.behind = (times.saturating_add(1), round + pause);
         let accused = self.peers.iter_mut().filter(|(_, record)| record.outliers > 0);
-        let pardoned = accused.filter_map(|(peer, record)| {
-            (record.evidence, record.times, record.outliers) = (0.0, 0.0, 0);
-            record.judge(Trust::Trusted, round).map(|_| *peer)
-        });
+        let pardoned =
+            accused.filter_map(|(peer, record)| record.judge(Trust::Trusted, round).map(|_| *peer));
         Some(pardoned.collect())
     }
 
