@@ -5,8 +5,14 @@
 #   peers       samples/s of a peer alone, of two that share the device and gossip, of two that do not gossip
 #   nccl        groups over NCCL: tests, then all-reduces of as many ranks as there are devices
 #   codecs      the codecs of exchanges on the device and on the host, GB/s
+#   python      the tests of the Python package with models on the device (where there is a pytest), and what a
+#               joined swarm costs a loop there
+#   llama       four peers that share the device and train a llama of 98 million parameters
+#   billion     two peers that share the device and train a llama of a billion parameters for some steps
+#   compare     testnet/comparisons/wikitext.toml, with TEXT for a text; not among those that run where none is named
 # Needs an NVIDIA driver and a python3 with the CUDA build of torch 2.11. --cpu runs the same on the
 # processor, small. A part that fails does not keep the others from running.
+# TEXT is a file to train on (default: the documentation). OUT is a folder that keeps what parts write.
 # PEAK_TFLOPS and PEAK_TFLOPS_F32 are the device's dense peaks in bf16 and in f32 without TF32 (default: 989
 # and 67, of an H100 SXM or H200).
 #
@@ -34,16 +40,26 @@ build() {
     mkdir -p "$bin"
     LIBTORCH=${LIBTORCH:-$(testnet/scripts/torch.sh fetch)}
     export LIBTORCH
-    program dnode build --release -p dnode --features torch --bin dnode
+    # With the features of the whole workspace, so that what its build has made serves.
+    local all=(--workspace --features dnode/torch)
+    program dnode build --release "${all[@]}" --bin dnode
+    program dnode-testnet build --release "${all[@]}" --bin dnode-testnet
+    program parity-tests test --release --no-run "${all[@]}" --test parity
+    program replica-tests test --release --no-run "${all[@]}" --test replica
+    program nccl-tests test --release --no-run "${all[@]}" --test form
+    program gpt-throughput bench --no-run "${all[@]}" --bench gpt_throughput
+    program device-codec bench --no-run "${all[@]}" --bench device_codec
+    program codec bench --no-run "${all[@]}" --bench codec
+    program collective bench --no-run "${all[@]}" --bench collective
     program torch-tests test --release --no-run -p dnode-torch --features torch --lib
-    program parity-tests test --release --no-run -p dnode-torch --features torch --test parity
-    program replica-tests test --release --no-run -p dnode-torch --features torch --test replica
     program cuda-tests test --release --no-run -p dnode-cuda --lib
-    program nccl-tests test --release --no-run -p dnode-collective --test form
-    program gpt-throughput bench --no-run -p dnode-torch --features torch --bench gpt_throughput
-    program device-codec bench --no-run -p dnode-cuda --bench device_codec
-    program codec bench --no-run -p dnode-trainer --bench codec
-    program collective bench --no-run -p dnode-collective --bench collective
+    # Where the tests of the Python package look for them.
+    mkdir -p "$bin/release/examples"
+    cargo build --release --locked --workspace --lib --example own_loop
+    local made
+    for made in libdnode_python.so examples/own_loop; do
+        strip -o "$bin/release/$made" "${CARGO_TARGET_DIR:-target}/release/$made"
+    done
 }
 
 if [ "${1:-}" = pack ]; then
@@ -51,18 +67,25 @@ if [ "${1:-}" = pack ]; then
     mkdir -p "$folder"
     folder=$(realpath "$folder")
     build "$folder/bin"
-    cat docs/*.md >"$folder/text"
+    if [ -n "${TEXT:-}" ]; then cat "$TEXT" >"$folder/text"; else cat docs/*.md >"$folder/text"; fi
     cp testnet/scripts/gpu.sh testnet/scripts/gpu_loop.py "$folder/"
+    # Where the programs look for them, from here.
+    mkdir -p "$folder/testnet" "$folder/node/python"
+    cp -r testnet/comparisons "$folder/testnet/"
+    for part in python tests benches; do cp -r "node/python/$part" "$folder/node/python/"; done
     du -sh "$folder"
     exit
 fi
 
+parts=(tests throughput peers nccl codecs python llama billion compare)
 if [ "${1:-}" = --cpu ]; then
     shift
     device=cpu peak=(0 0) precisions=(f32 bf16) shape=(2 2 64 64 2) lines=(20 30)
+    loops=(cnn) llama=(4 2 2 2 64 192 64 200) billion=(2 2 2 1 128 384 64 20)
 else
     device=cuda:0 peak=("${PEAK_TFLOPS:-989}" "${PEAK_TFLOPS_F32:-67}") precisions=(bf16 f32 fp16)
     shape=(12 12 768 1024 16) lines=(40 60)
+    loops=(gpt large) llama=(4 12 12 12 768 2048 512 1050) billion=(2 16 32 8 2048 8192 512 30)
     nvidia-smi -L >/dev/null 2>&1 || fail "no NVIDIA driver answers (nvidia-smi -L); --cpu runs the same on the processor"
     python3 -c 'import sys, torch
 sys.exit(not (torch.__version__.startswith("2.11.") and torch.cuda.is_available()))' 2>/dev/null ||
@@ -70,15 +93,15 @@ sys.exit(not (torch.__version__.startswith("2.11.") and torch.cuda.is_available(
     nvidia-smi -L
 fi
 for part in "$@"; do
-    case $part in tests | throughput | peers | nccl | codecs) ;; *) fail "no part is called $part: tests, throughput, peers, nccl, codecs" ;; esac
+    case " ${parts[*]} " in *" $part "*) ;; *) fail "no part is called $part: ${parts[*]}" ;; esac
 done
 
 # A packed folder has its programs; libtorch is then that of python3.
 if [ -d "$here/bin" ]; then
-    bin=$here/bin text=$here/text
+    bin=$here/bin text=${TEXT:-$here/text} root=$here
 else
     build "${CARGO_TARGET_DIR:-$here/../../target}/gpu"
-    bin=$(realpath "$bin")
+    bin=$(realpath "$bin") text=${TEXT:-} root=$here/../..
 fi
 torch=$(python3 -c 'import os, torch
 print(os.path.dirname(torch.__file__))' 2>/dev/null) || torch=
@@ -108,7 +131,12 @@ part_tests() {
     try ours parity-tests --test-threads 1
     try ours replica-tests --test-threads 1
     # They look for programs that are theirs alone: the compiler, and libraries made by it.
-    if command -v c++ >/dev/null; then try ours cuda-tests --test-threads 1; else echo "not tested: the kernels, there is no c++"; fi
+    # The driver that is made there serves machines that have none.
+    if command -v c++ >/dev/null; then
+        try ours cuda-tests --test-threads 1 --skip streams_events_and_copies_keep_their_order_with_a_driver
+    else
+        echo "not tested: the kernels, there is no c++"
+    fi
 }
 
 part_throughput() {
@@ -199,7 +227,92 @@ part_codecs() {
     try ours codec
 }
 
-[ $# -gt 0 ] || set -- tests throughput peers nccl codecs
+part_python() {
+    if [ -z "$torch" ]; then echo "not run: python3 has no torch" && return; fi
+    local package=$work/package model
+    mkdir -p "$package"
+    cp -r "$root/node/python/python/dnode" "$package/"
+    cp "$bin/release/libdnode_python.so" "$package/dnode/_native.abi3.so"
+    if python3 -c 'import pytest' 2>/dev/null; then
+        (cd "$root/node/python/tests" && DNODE_TEST_DEVICE=$device CARGO_TARGET_DIR=$bin \
+            try python3 -m pytest -q --tb short -p no:cacheprovider test_{loops,state,swarm,tensors}.py)
+    else
+        echo "not tested: python3 has no pytest"
+    fi
+    for model in "${loops[@]}"; do
+        PYTHONPATH=$package try python3 "$root/node/python/benches/step.py" --peers 4 --model "$model" \
+            --device "$device" --seconds 8
+    done
+}
+
+# Peers that share the device and train a llama: llamas PEERS LAYERS HEADS KEY_VALUE_HEADS WIDTH INNER CONTEXT STEPS
+llamas() {
+    local count=$1 layers=$2 heads=$3 shared=$4 width=$5 inner=$6 context=$7 steps=$8 name names=() first=() words begun
+    [ -e "$work/tokenizer.json" ] ||
+        try ours dnode tokenizer train --data "$text" --vocabulary 8192 --out "$work/tokenizer.json"
+    words=(--open --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --require-peers $((count - 1)) --model llama
+        --data text --data-path "$text" --tokenizer "$work/tokenizer.json" --steps "$steps" --device "$device"
+        --set node.backend=libtorch --set node.precision=bf16 --set run.batch=8 --set node.evaluate_every=250
+        --set node.metrics_every=5
+        --set model.layers="$layers" --set model.heads="$heads" --set model.key_value_heads="$shared"
+        --set model.width="$width" --set model.inner="$inner" --set model.context="$context"
+        --set model.vocabulary=16384 --set gossip.local_steps=5 --set data.shards="$count")
+    begun=$SECONDS
+    for name in $(seq -f "llama-$width-%g" "$count"); do
+        names+=("$name")
+        become dnode join "${words[@]}" "${first[@]}" --data-dir "$work/$name" \
+            >"$work/$name.out" 2>"$work/$name.log" &
+        peers[$name]=$!
+        if [ ${#first[@]} = 0 ]; then
+            for _ in $(seq 1200); do
+                [ ! -s "$work/$name/address" ] || break
+                read -rt 0.1 <> <(:) || true
+            done
+            first=(--bootstrap "$(head -1 "$work/$name/address")")
+        fi
+    done
+    if [ "$device" != cpu ]; then
+        nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv,noheader,nounits -l 1 >"$work/smi" 2>&1 &
+        peers[smi]=$!
+    fi
+    for name in "${names[@]}"; do
+        wait "${peers[$name]}" || failed+=("peer $name")
+        tail -n 2 "$work/$name.out"
+        grep -h "mixed" "$work/$name.log" || true
+    done
+    if [ -n "${peers[smi]:-}" ]; then end smi; fi
+    name=${names[0]}
+    echo "$count peers took $((SECONDS - begun)) s, with the start"
+    grep -h '"kind":"evaluate"' "$work/$name/metrics.jsonl" || true
+    echo "samples/s of a peer: $(rates "$name" . | middle)"
+    if [ -s "$work/smi" ]; then
+        echo "utilisation of the device, %: $(cut -d, -f1 "$work/smi" | middle)"
+        echo "memory of the device, MiB: $(cut -d, -f2 "$work/smi" | middle)"
+    fi
+    if [ -n "${OUT:-}" ]; then
+        (cd "$work" && touch smi && tar czf "$OUT/llama-$width.tgz" smi llama-"$width"-*.out \
+            llama-"$width"-*.log llama-"$width"-*/metrics.jsonl)
+    fi
+}
+
+part_llama() {
+    try llamas "${llama[@]}"
+    try ours dnode generate "$work/llama-${llama[4]}-1" --prompt " The " --length 60 --seed 1
+}
+
+part_billion() { try llamas "${billion[@]}"; }
+
+part_compare() {
+    local data=$work/data
+    mkdir -p "$data/text"
+    cp "$text" "$data/text/wikitext2.txt"
+    try ours dnode tokenizer train --data "$text" --vocabulary 4096 --out "$data/text/tokenizer.json"
+    try ours dnode-testnet compare "$root/testnet/comparisons/wikitext.toml" --data "$data" --out "$work/compare"
+    if [ -f "$work/compare/report.md" ]; then cat "$work/compare/report.md"; fi
+    if [ -n "${OUT:-}" ]; then (cd "$work" && tar czf "$OUT/compare.tgz" --exclude='*.safetensors' compare); fi
+}
+
+[ $# -gt 0 ] || set -- tests throughput peers nccl codecs python llama billion
 for part in "$@"; do
     echo "== $part, on $device"
     "part_$part"

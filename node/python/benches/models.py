@@ -32,51 +32,61 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """10.7 M parameters: 6 layers of width 384, a vocabulary of characters."""
-
-    VOCABULARY, CONTEXT, WIDTH = 65, 64, 384
-
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: int, context: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(self.VOCABULARY, self.WIDTH)
-        self.positions = nn.Parameter(torch.zeros(self.CONTEXT, self.WIDTH))
-        self.blocks = nn.Sequential(*[Block(self.WIDTH, 6, self.CONTEXT) for _ in range(6)])
-        self.norm, self.head = nn.LayerNorm(self.WIDTH), nn.Linear(self.WIDTH, self.VOCABULARY)
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(torch.zeros(context, width))
+        self.blocks = nn.Sequential(*[Block(width, heads, context) for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.tokens(x) + self.positions[: x.shape[1]]
         return self.head(self.norm(self.blocks(x))).flatten(0, 1)
 
 
-def cnn() -> "tuple[nn.Module, Batch]":
+def cnn(device: str) -> "tuple[nn.Module, Batch]":
     """105 k parameters: two convolutions and two matrices on 28 × 28 pixels; 32 samples."""
     model = nn.Sequential(
         *[nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)],
         *[nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)],
         *[nn.Flatten(), nn.Linear(16 * 49, 128), nn.ReLU(), nn.Linear(128, 10)],
     )
-    pixels, labels = torch.rand(32, 1, 28, 28), torch.randint(0, 10, (32,))
+    pixels, labels = torch.rand(32, 1, 28, 28).to(device), torch.randint(0, 10, (32,)).to(device)
     return model, lambda: (pixels, labels)
 
 
-def gpt() -> "tuple[nn.Module, Batch]":
-    """The gpt and 4 texts of 64 characters."""
-    text = torch.randint(0, Gpt.VOCABULARY, (4, Gpt.CONTEXT + 1))
-    return Gpt(), lambda: (text[:, :-1], text[:, 1:].flatten())
+def gpt(device: str) -> "tuple[nn.Module, Batch]":
+    """10.7 M parameters: 6 layers of width 384, a vocabulary of characters; 4 texts of 64 characters."""
+    return _gpt(device, 4, vocabulary=65, context=64, width=384, layers=6, heads=6)
 
 
-def make(name: str) -> "tuple[nn.Module, torch.optim.Optimizer, Batch]":
+def large(device: str) -> "tuple[nn.Module, Batch]":
+    """111 M parameters: 12 layers of width 768; 8 texts of 512 tokens. A size for devices."""
+    return _gpt(device, 8, vocabulary=16384, context=512, width=768, layers=12, heads=12)
+
+
+def _gpt(device: str, texts: int, vocabulary: int, context: int, **sizes: int) -> "tuple[nn.Module, Batch]":
+    text = torch.randint(0, vocabulary, (texts, context + 1)).to(device)
+    return Gpt(vocabulary, context, **sizes), lambda: (text[:, :-1], text[:, 1:].flatten())
+
+
+MODELS = {"cnn": cnn, "gpt": gpt, "large": large}
+
+
+def make(name: str, device: str = "cpu") -> "tuple[nn.Module, torch.optim.Optimizer, Batch]":
     """A model with equal weights in all processes, its optimizer, and a batch."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model, batch = {"cnn": cnn, "gpt": gpt}[name]()
+    model, batch = MODELS[name](device)
+    model.to(device)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3), batch
 
 
 def train(model: nn.Module, optimizer: "torch.optim.Optimizer", batch: Batch) -> torch.Tensor:
-    """One step of the bare loop; its loss."""
+    """One step of the bare loop; its loss. Products are in bf16 on a device."""
     x, y = batch()
-    loss = F.cross_entropy(model(x), y)
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
+        loss = F.cross_entropy(model(x), y)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -20,6 +20,7 @@ from typing import Any, Callable, Optional
 
 import dnode
 import models
+import torch
 
 #: Longest wait of a peer for the others between two phases, seconds.
 MEETS_WITHIN_S = 300.0
@@ -30,7 +31,8 @@ WARM = 3
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", type=int, default=4)
-    parser.add_argument("--model", choices=["cnn", "gpt"], default="cnn")
+    parser.add_argument("--model", choices=list(models.MODELS), default="cnn")
+    parser.add_argument("--device", default="cpu", help="where the model is, for example cuda:0, shared by all peers")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -54,23 +56,31 @@ def resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def wait_for_device() -> None:
+    """Until a device, if there is one, has done what it was asked."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def phase(seconds: float, step: Callable[[], None]) -> "dict[str, float]":
     """Milliseconds of a step in the mean and the median, and of processor time, while all train."""
     for _ in range(WARM):
         step()
+    wait_for_device()
     took: "list[float]" = []
     begun, cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - begun < seconds:
         at = time.perf_counter()
         step()
         took.append(time.perf_counter() - at)
+    wait_for_device()
     wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
     each = 1e3 / len(took)
     return dict(mean=wall * each, median=statistics.median(took) * 1e3, cpu=cpu * each, steps=len(took))
 
 
 def worker(given: argparse.Namespace) -> None:
-    model, optimizer, batch = models.make(given.model)
+    model, optimizer, batch = models.make(given.model, given.device)
     parameters = sum(it.numel() for it in model.parameters())
     inside: "list[float]" = []
     swarm: Optional[dnode.Swarm] = None
@@ -121,7 +131,7 @@ def main() -> None:
     given = arguments()
     if given.worker:
         return worker(given)
-    words = ["--worker", "--model", given.model, "--seconds", str(given.seconds)]
+    words = ["--worker", "--model", given.model, "--device", given.device, "--seconds", str(given.seconds)]
     words += [word for text in given.set for word in ("--set", text)]
     folder = dnode.launch(given.peers, __file__, words)
     lines = [json.loads(it.read_text()) for it in sorted(folder.glob("result-*"))]

@@ -142,7 +142,7 @@ def start(package: Path, tmp_path: Path) -> Iterator[Start]:
 
 #: What every script begins with: a small regression that two peers learn from different samples.
 PRELUDE = '''
-import sys, time
+import os, sys, time
 import torch
 import dnode
 
@@ -157,14 +157,16 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 LOCAL = dict(data_dir="data", listen=["/ip4/127.0.0.1/udp/0/quic-v1"], mdns=False, open=True, local_steps=5, balance="off")
 TRUTH = torch.tensor([[1.0, -2.0, 0.5, 3.0]])
+# Where models are: `testnet/scripts/gpu.sh` names another device.
+DEVICE = os.environ.get("DNODE_TEST_DEVICE", "cpu")
 
 
 class Net(torch.nn.Module):
-    def __init__(self, dtype=torch.float32):
+    def __init__(self, dtype=torch.float32, device=DEVICE):
         super().__init__()
         self.first = torch.nn.Linear(4, 16)
         self.second = torch.nn.Linear(16, 1)
-        self.to(dtype)
+        self.to(device, dtype)
 
     def forward(self, x):
         return self.second(torch.tanh(self.first(x)))
@@ -172,7 +174,7 @@ class Net(torch.nn.Module):
 
 def batch(generator, n=32):
     x = torch.rand((n, 4), generator=generator) - 0.5
-    return x, x @ TRUTH.T
+    return x.to(DEVICE), (x @ TRUTH.T).to(DEVICE)
 
 
 def one_step(model, optimizer, generator):

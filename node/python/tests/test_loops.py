@@ -19,7 +19,7 @@ with dnode.join(model, optimizer, run="mixed", steps=400, require_peers=1, **pee
         total = 0.0
         for _ in range(2):
             x, y = batch(generator)
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast(x.device.type, dtype=torch.bfloat16):
                 out = model(x)
             assert out.dtype == torch.bfloat16
             loss = torch.nn.functional.mse_loss(out.float(), y) / 2

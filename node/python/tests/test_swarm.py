@@ -206,7 +206,8 @@ print("GOES ON", step.membership)
 def test_a_forked_child_is_told_so_and_ends(start: Start) -> None:
     forks = '''
 import os
-model = Net()
+# CUDA is for no forked child.
+model = Net(device="cpu")
 swarm = dnode.join(model, run="forks", **LOCAL)
 child = os.fork()
 if child == 0:

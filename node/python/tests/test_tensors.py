@@ -64,6 +64,7 @@ elif kind == "buffers":
     OPTIONS = {"buffers": "average"}
 else:
     model = Net(getattr(torch, kind))
+model.to(DEVICE)
 named = [(n, p) for n, p in model.named_parameters() if p.requires_grad and (optimizer is None or n == "second.weight")]
 if kind == "buffers":
     named += [(n, b) for n, b in model.named_buffers() if b.is_floating_point()]
