@@ -41,11 +41,11 @@ impl DeviceMemory {
         })
     }
 
-    /// The fragment `index`, which lies at `range`, with these weights.
+    /// The fragment `index`, which lies at `range`, with these weights; `None` where they are not shown.
     pub(crate) fn of<'m>(
         &'m mut self,
         (index, range): (usize, Range<usize>),
-        values: SpanMut<'m>,
+        values: Option<SpanMut<'m>>,
     ) -> DeviceFragment<'m> {
         DeviceFragment { values, memory: self, index, range, moved: None }
     }
@@ -76,7 +76,8 @@ fn unpack(device: &dyn Device, coded: &Encoded, to: SpanMut<'_>) -> Result<(), M
 
 /// The weights of one fragment on a device.
 pub(crate) struct DeviceFragment<'m> {
-    values: SpanMut<'m>,
+    /// `None` where x is exchanged and not shown: it can be moved then, and not read.
+    values: Option<SpanMut<'m>>,
     memory: &'m mut DeviceMemory,
     index: usize,
     range: Range<usize>,
@@ -90,8 +91,14 @@ impl DeviceFragment<'_> {
         self.moved
     }
 
-    const fn len(&self) -> usize {
-        self.values.len()
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// The weights, to be read.
+    fn shown(&self) -> Result<Span<'_>, MixError> {
+        let Range { start, end } = self.range;
+        self.values.as_ref().map(SpanMut::shared).ok_or(MixError::Local { start, end })
     }
 
     /// Writes `factor` times how far others' weights may be; false while a block is unknown.
@@ -120,7 +127,9 @@ impl DeviceFragment<'_> {
     fn make(&mut self, weight: f32) -> Result<(), MixError> {
         let len = self.len();
         let DeviceMemory { device, difference, .. } = &*self.memory;
-        device.add_scaled(self.values.part_mut(0..len), difference.span(0..len), weight)?;
+        if let Some(values) = &mut self.values {
+            device.add_scaled(values.part_mut(0..len), difference.span(0..len), weight)?;
+        }
         self.moved = Some(weight);
         Ok(())
     }
@@ -142,7 +151,7 @@ impl FragmentMemory for DeviceFragment<'_> {
             None => None,
         };
         let DeviceMemory { device, spread, .. } = &*self.memory;
-        let values = self.values.shared();
+        let values = self.shown()?;
         let mut done = Ok(());
         let offer = Encoded::filled(near.unwrap_or(plain), len, |bytes| {
             done = match near {
@@ -158,13 +167,15 @@ impl FragmentMemory for DeviceFragment<'_> {
     }
 
     fn squares(&self) -> Result<f64, MixError> {
-        Ok(self.memory.device.squares(self.values.shared())?)
+        Ok(self.memory.device.squares(self.shown()?)?)
     }
 
     fn meet(&mut self, offer: &Encoded) -> Result<(Lengths, usize), MixError> {
         let len = self.len();
+        let Range { start, end } = self.range;
+        let Some(values) = &self.values else { return Err(MixError::Local { start, end }) };
+        let values = values.shared();
         let DeviceMemory { device, difference, remote, .. } = &mut *self.memory;
-        let values = self.values.shared();
         let mut failed = 0;
         if Codec::MODULAR.contains(&offer.codec) {
             let (codec, bytes) = (offer.codec, &offer.bytes);

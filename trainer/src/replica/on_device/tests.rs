@@ -244,6 +244,33 @@ fn moves_that_wait_add_up_and_a_snapshot_replaces_them() {
 }
 
 #[test]
+fn an_initiator_moves_by_a_reply_while_its_weights_are_not_shown() {
+    for outer in [Some(OUTER), None] {
+        let case = Case { outer, clip: None, reply: Codec::Int4, fragments: 3 };
+        let left = |mut replica: Replica| {
+            let (mut peer, shared) = (case.on_host(0.02), replica.shared());
+            let mut between = Vec::new();
+            for round in 0..6_u64 {
+                let fragment = FragmentId((round % 3) as u32);
+                let offer = replica.read(fragment, Reading::Offer(case.reply));
+                let (coded, _) =
+                    peer.answer(fragment, MixTerms::any(0.5), &offer, case.reply).unwrap();
+                steps(&mut replica, round);
+                // Training is in the middle of a step when the reply comes.
+                let report = shared.lock().apply(fragment, MixTerms::any(0.5), &coded).unwrap();
+                // Later offers are for near replicas, which steps make of none of these.
+                assert!(report.moved_norm > 0.0 || round >= 3, "{outer:?} {round}");
+                steps(&mut replica, round + 1);
+                replica.catch_up();
+                between.push(replica.save());
+            }
+            between
+        };
+        assert!(left(case.on_device(0.0).0) == left(case.on_host(0.0)), "{outer:?}");
+    }
+}
+
+#[test]
 fn threads_that_train_and_mix_at_the_same_time_never_race() {
     for outer in [Some(OUTER), None] {
         let case = Case { outer, clip: None, reply: Codec::Int4, fragments: 3 };
