@@ -39,10 +39,18 @@ pub fn listen() -> io::Result<watch::Receiver<bool>> {
             tracing::info!("stopping; once more to exit at once");
             signals.next().await;
             tell_what_is_lost();
-            std::process::exit(i32::from(INTERRUPTED));
+            end_at_once();
         });
     })?;
     Ok(stopped)
+}
+
+/// Ends the process without what libraries have to do at its end. They would take down what other threads
+/// still compute with: libtorch on a device ends such a process by a segmentation fault.
+#[expect(unsafe_code, reason = "the standard library has no way to leave that out")]
+fn end_at_once() -> ! {
+    // SAFETY: the process is gone after the call, whatever its threads are doing.
+    unsafe { libc::_exit(i32::from(INTERRUPTED)) }
 }
 
 /// Says what is lost with this process, if that can be said at once.
