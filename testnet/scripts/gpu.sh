@@ -162,12 +162,14 @@ rates() {
 }
 # Median and quartiles.
 middle() { sort -n | awk '{v[NR]=$1} END {printf "%.1f (%.1f to %.1f, of %d)", v[int((NR+1)/2)], v[int((NR+3)/4)], v[int((3*NR+3)/4)], NR}'; }
+# Whether a peer is running; one that has ended and was not waited for is not.
+runs() { grep -qs '^State:[[:space:]]*[^Z]' "/proc/${peers[$1]}/status"; }
 # Waits until a peer has so many of those values.
 await() {
     local name=$1
     for _ in $(seq 3000); do
         if [ "$(rates "$name" "$2" | wc -l)" -ge "$3" ]; then return; fi
-        kill -0 "${peers[$name]}" 2>/dev/null || break
+        runs "$name" || break
         read -rt 0.1 <> <(:) || true
     done
     echo "$name did not train as expected:" >&2
@@ -185,7 +187,7 @@ peer() {
     become dnode join --open --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --data-dir "$work/$name" \
         --model gpt --data text --data-path "$text" --steps 1000000 --device "$device" "${model[@]}" \
         --set node.backend=libtorch --set node.precision=bf16 --set run.batch=16 \
-        --set node.evaluate_every=0 "$@" >"$work/$name.out" 2>"$work/$name.log" &
+        --set node.evaluate_every=0 --set node.metrics_every=5 "$@" >"$work/$name.out" 2>"$work/$name.log" &
     peers[$name]=$!
 }
 end() {
@@ -235,7 +237,7 @@ part_python() {
     cp "$bin/release/libdnode_python.so" "$package/dnode/_native.abi3.so"
     if python3 -c 'import pytest' 2>/dev/null; then
         (cd "$root/node/python/tests" && DNODE_TEST_DEVICE=$device CARGO_TARGET_DIR=$bin \
-            try python3 -m pytest -q --tb short -p no:cacheprovider test_{loops,state,swarm,tensors}.py)
+            try python3 -m pytest -q --tb short -p no:cacheprovider test_{vector,loops,state,swarm,tensors}.py)
     else
         echo "not tested: python3 has no pytest"
     fi
@@ -265,9 +267,10 @@ llamas() {
         peers[$name]=$!
         if [ ${#first[@]} = 0 ]; then
             for _ in $(seq 1200); do
-                [ ! -s "$work/$name/address" ] || break
+                if [ -s "$work/$name/address" ] || ! runs "$name"; then break; fi
                 read -rt 0.1 <> <(:) || true
             done
+            [ -s "$work/$name/address" ] || { tail -n 5 "$work/$name.log" >&2 && return 1; }
             first=(--bootstrap "$(head -1 "$work/$name/address")")
         fi
     done

@@ -42,7 +42,7 @@ const CRATES: [(&str, &[&str]); 15] = [
             "dnode-trainer",
         ],
     ),
-    ("node/python", &["dnode"]),
+    ("node/python", &["dnode", "dnode-cuda"]),
     (
         "testnet",
         &[

@@ -204,6 +204,35 @@ pub struct Resident<'a> {
     pub weights: SpanMut<'a>,
 }
 
+/// Displaces numbers on a device by numbers of the host, and keeps the room that these take there.
+#[derive(Debug, Default)]
+pub struct Displacer(Option<DeviceVector>);
+
+impl Displacer {
+    /// `x ← x + weight · delta`.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn displace(
+        &mut self,
+        device: &Arc<dyn Device>,
+        (delta, weight): (&[f32], f32),
+        x: SpanMut<'_>,
+    ) -> Result<(), DeviceError> {
+        if delta.is_empty() {
+            return Ok(());
+        }
+        let all = 0..delta.len();
+        let numbers = match self.0.take() {
+            Some(numbers) if numbers.len() >= delta.len() => numbers,
+            _ => DeviceVector::new(device, delta.len())?,
+        };
+        let numbers = self.0.insert(numbers);
+        device.upload(delta, numbers.span_mut(all.clone()))?;
+        device.add_scaled(x, numbers.span(all), weight)
+    }
+}
+
 impl DeviceVector {
     /// `len` numbers on the device, all zero.
     ///

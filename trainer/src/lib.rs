@@ -58,7 +58,9 @@ pub use description::{
     DESCRIPTION_BYTES_MAX, DESCRIPTION_ENTRIES_MAX, DESCRIPTION_NAME_BYTES_MAX, Description,
     DescriptionError,
 };
-pub use device::{DEVICE_BLOCK, Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
+pub use device::{
+    DEVICE_BLOCK, Device, DeviceError, DeviceVector, Displacer, Resident, Span, SpanMut,
+};
 pub use engine::{Engine, initial_parameters};
 pub use generate::{GENERATED_MAX, GenerateError, Generation, generate, generate_to};
 pub use hugging_face::{

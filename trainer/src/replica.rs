@@ -19,6 +19,7 @@ use std::sync::Arc;
 use dnode_protocol::{Fragments, ParameterLayout};
 
 use self::on_device::{DevicePending, DeviceStore};
+use self::pending::Made;
 use self::store::{HostStore, Store};
 use crate::codec::Encoded;
 use crate::device::{Device, DeviceError, Resident};
@@ -262,7 +263,10 @@ impl Replica {
         if let Some(mut resident) = self.at_device() {
             let made = shared.pending().make_on_device(&shared, &mut resident.weights);
             shared.notify();
-            return made;
+            if made == Made::Move {
+                self.live.on_moved();
+            }
+            return made != Made::Nothing;
         }
         let Some(mut task) = self.shared.pending().task() else { return false };
         let range = self.shared.range(task.index);
@@ -339,6 +343,7 @@ impl Replica {
                 // A failure is told by the next step.
                 let progress_norm = device.commit(&mut resident, fragments).unwrap_or(f64::NAN);
                 self.live.set_settled(true);
+                self.live.on_moved();
                 CommitReport { progress_norm, ..CommitReport::default() }
             }
         }

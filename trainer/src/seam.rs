@@ -206,6 +206,9 @@ pub trait Trainer: Send {
         Ok(None)
     }
 
+    /// The parameters were moved where they lie ([`Trainer::resident`]), without [`Trainer::displace`].
+    fn on_moved(&mut self) {}
+
     /// Measures the current parameters on held-out data.
     ///
     /// # Errors

@@ -81,6 +81,11 @@ impl Live {
         self.trainer.resident()
     }
 
+    /// As [`Trainer::on_moved`].
+    pub(crate) fn on_moved(&mut self) {
+        self.trainer.on_moved();
+    }
+
     pub(crate) const fn is_settled(&self) -> bool {
         self.settled
     }

@@ -23,6 +23,12 @@ fn next_log(py: Python<'_>, seconds: f64) -> Option<(u8, String, String)> {
     py.detach(|| log::next(seconds))
 }
 
+/// Why the CUDA device of this number cannot mix weights; `None` where it can.
+#[pyfunction]
+fn device_problem(py: Python<'_>, index: usize) -> Option<String> {
+    py.detach(|| dnode_cuda::open(index).err().map(|error| error.to_string()))
+}
+
 /// See the crate.
 #[pymodule(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -30,6 +36,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::add(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<node::Node>()?;
+    module.add_function(wrap_pyfunction!(device_problem, module)?)?;
     module.add_function(wrap_pyfunction!(program, module)?)?;
     module.add_function(wrap_pyfunction!(next_log, module)?)
 }

@@ -52,7 +52,8 @@ impl Drop for Node {
 
 #[pymethods]
 impl Node {
-    /// Joins the run of this name, with `section.key=value` settings and these tensors. `options`: a
+    /// Joins the run of this name, with `section.key=value` settings and these tensors, and where they are
+    /// parts of one vector on a CUDA device, its number and the vector's address. `options`: a
     /// ticket, what else is agreed, whether to resume, whether a failure of the node ends the loop. Waits until the
     /// first step may be taken.
     #[new]
@@ -60,10 +61,10 @@ impl Node {
         py: Python<'_>,
         run: String,
         settings: Vec<String>,
-        tensors: (Vec<Described>, Py<PyAny>),
+        tensors: (Vec<Described>, Option<(usize, u64)>, Py<PyAny>),
         options: (Option<String>, Vec<(String, String)>, bool, bool),
     ) -> PyResult<Self> {
-        let (tensors, callbacks) = tensors;
+        let (tensors, on_device, callbacks) = tensors;
         let (ticket, agreed, resume, fails_loop) = options;
         let ticket = ticket.map(|text| found(&text)).transpose()?;
         let (config, steps_given) = configuration(&settings)?;
@@ -80,6 +81,12 @@ impl Node {
             .collect();
         let parameters = Tensors::new(&described, Callbacks::new(callbacks))
             .ok_or_else(|| Error::new_err("a form of numbers is not known"))?;
+        let parameters = match on_device {
+            Some(place) => {
+                parameters.on_device(place).map_err(|error| Error::new_err(error.to_string()))?
+            }
+            None => parameters,
+        };
         let data_dir = config.node.data_dir.clone();
         let console = crate::log::console();
         let identity = Some(identity);

@@ -1,5 +1,5 @@
-//! Parameters that are tensors of Python's: read and moved where they lie in host memory, or by way of
-//! a mirror there.
+//! Parameters that are tensors of Python's: read and moved where they lie in host memory, by way of a
+//! mirror there, or as one vector on a CUDA device.
 //!
 //! Tensors of 16 bits keep an f32 master beside them. What the optimizer has done to a tensor is added
 //! to its master, and the tensor is the master rounded. So a displacement that is smaller than the
@@ -10,7 +10,11 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use dnode::{Parameters, TrainError, TrainerState};
+use std::sync::Arc;
+
+use dnode::{
+    Device, DeviceError, Displacer, Parameters, Resident, Span, SpanMut, TrainError, TrainerState,
+};
 use half::{bf16, f16};
 
 use crate::callbacks::Callbacks;
@@ -148,10 +152,45 @@ impl Tensor {
     }
 }
 
+/// One vector of f32 on a CUDA device, of which the tensors are parts, one behind the other.
+#[derive(Debug)]
+struct OnDevice {
+    device: Arc<dyn Device>,
+    address: u64,
+    elements: usize,
+    displacer: Displacer,
+}
+
+impl OnDevice {
+    fn weights(&mut self) -> SpanMut<'_> {
+        // SAFETY: so many f32 begin there (`Tensors::on_device`), and between two calls of the handle nobody
+        // but the loop touches them, whose work and the device's are on one stream.
+        unsafe { SpanMut::borrowed(self.address, self.elements) }
+    }
+
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        // SAFETY: as in `weights`.
+        let all = unsafe { Span::borrowed(self.address, self.elements) };
+        if self.device.download(all.part(range), out).is_err() {
+            // No peer takes such numbers, and the next step tells the failure.
+            out.fill(f32::NAN);
+        }
+    }
+
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        // SAFETY: as in `weights`.
+        let x = unsafe { SpanMut::borrowed(self.address, self.elements) }.part(range);
+        // The next step tells a failure.
+        let _ = self.displacer.displace(&self.device, (delta, weight), x);
+    }
+}
+
 /// All tensors of a model, one behind the other.
 #[derive(Debug)]
 pub(crate) struct Tensors {
     tensors: RefCell<Vec<Tensor>>,
+    /// Where they are parts of one vector, that; they are not reached one by one then.
+    on_device: Option<OnDevice>,
     callbacks: Callbacks,
     /// Whether any number was moved since the loop last asked.
     moved: bool,
@@ -168,7 +207,19 @@ impl Tensors {
             Tensor::new(form, *address, range)
         });
         let tensors = RefCell::new(tensors.collect::<Option<Vec<_>>>()?);
-        Some(Self { tensors, callbacks, moved: false })
+        Some(Self { tensors, on_device: None, callbacks, moved: false })
+    }
+
+    /// The same where the tensors are parts of one vector of f32 on CUDA device `index`, which begins at
+    /// `address`.
+    ///
+    /// # Errors
+    /// [`DeviceError`], when the device cannot be used.
+    pub(crate) fn on_device(self, (index, address): (usize, u64)) -> Result<Self, DeviceError> {
+        let elements = self.tensors.borrow().last().map_or(0, |tensor| tensor.range.end);
+        let device = dnode_cuda::open(index)?;
+        let on_device = OnDevice { device, address, elements, displacer: Displacer::default() };
+        Ok(Self { on_device: Some(on_device), ..self })
     }
 
     /// The tensors lie there from now on.
@@ -209,6 +260,9 @@ impl Tensors {
 
 impl Parameters for Tensors {
     fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        if let Some(on_device) = &self.on_device {
+            return on_device.read(range, out);
+        }
         self.visit(&range, |tensor, own, part| {
             if tensor.form == Form::Mirror && !tensor.fetched {
                 // No peer takes such numbers.
@@ -221,10 +275,23 @@ impl Parameters for Tensors {
 
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
         self.moved = true;
+        if let Some(on_device) = &mut self.on_device {
+            return on_device.displace(range, delta, weight);
+        }
         self.visit(&range, |tensor, own, part| {
             tensor.moved = true;
             tensor.displace(own, &delta[part], weight);
         });
+    }
+
+    fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
+        let Some(on_device) = &mut self.on_device else { return Ok(None) };
+        let device = Arc::clone(&on_device.device);
+        Ok(Some(Resident { device, weights: on_device.weights() }))
+    }
+
+    fn on_moved(&mut self) {
+        self.moved = true;
     }
 
     fn hand_back(&mut self) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use dnode_trainer::{TrainError, TrainerState};
+use dnode_trainer::{DeviceError, Resident, TrainError, TrainerState};
 
 /// The parameters of a loop that is not dnode's, wherever they lie.
 ///
@@ -17,6 +17,17 @@ pub trait Parameters: Send + 'static {
 
     /// Moves the parameters of `range`: `x ← x + weight · delta`.
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
+
+    /// As [`Trainer::resident`](crate::Trainer::resident).
+    ///
+    /// # Errors
+    /// [`DeviceError`] says why they cannot be mixed on the device where they lie.
+    fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
+        Ok(None)
+    }
+
+    /// As [`Trainer::on_moved`](crate::Trainer::on_moved).
+    fn on_moved(&mut self) {}
 
     /// The parameters go back to the loop: what [`Parameters::displace`] has put off is done now.
     fn hand_back(&mut self) {}

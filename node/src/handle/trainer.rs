@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use dnode_protocol::ParameterLayout;
 use dnode_trainer::{
-    Evaluation, Interrupt, Requests, StepId, StepReport, TrainError, Trainer, TrainerState,
+    DeviceError, Evaluation, Interrupt, Requests, Resident, StepId, StepReport, TrainError,
+    Trainer, TrainerState,
 };
 
 use super::hand_over::{HandOver, Handed, Returned};
@@ -98,6 +99,14 @@ impl<P: Parameters> Trainer for LoopTrainer<P> {
 
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
         self.held_mut().displace(range, delta, weight);
+    }
+
+    fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
+        self.held_mut().resident()
+    }
+
+    fn on_moved(&mut self) {
+        self.held_mut().on_moved();
     }
 
     fn share_moments(&mut self) -> bool {

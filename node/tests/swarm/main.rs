@@ -23,6 +23,7 @@ mod hostile;
 mod interrupted;
 mod joining;
 mod moments;
+mod on_device;
 mod own_loop;
 mod page;
 mod process;

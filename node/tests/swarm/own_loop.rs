@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::process::{LOOPBACK, Peer, checkpoints, wait};
-use crate::{ENDLESS, flags};
+use crate::{ENDLESS, flags, on_device};
 
 #[path = "../../examples/own_loop.rs"]
 #[expect(dead_code, reason = "the program begins where its flags are")]
@@ -33,22 +33,33 @@ const STEP: Duration = Duration::from_millis(1);
 fn a_peer() {
     let Ok(flags) = std::env::var(FLAGS) else { return };
     let words = ["dnode"].into_iter().chain(flags.lines()).map(str::to_owned);
-    let ended = if Path::new("watched").exists() { watched(words) } else { example::run(words) };
+    let ended = if Path::new("watched").exists() {
+        watched(words)
+    } else if Path::new("on-device").exists() {
+        options(words).and_then(on_device::run)
+    } else {
+        example::run(words)
+    };
     if let Err(error) = ended {
         panic!("Error: {error:?}");
     }
 }
 
-/// Moves its weights towards what `goal` says, and does what files in its folder ask for.
-fn watched(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std::error::Error>> {
+/// What flags of `dnode join` say.
+fn options(words: impl Iterator<Item = String>) -> Result<Options, Box<dyn std::error::Error>> {
     let Said::Join(join) = Cli::parse_from(words).command else {
         return Err("only flags of join".into());
     };
     let config = join.flags.settings()?.resolve()?;
-    let (ticket, identity) =
-        (join.ticket(&config)?, Some(TrainerIdentity::new("watched-loop", "1")));
-    let options = Options { resume: join.resume, identity, ticket, ..Options::new(config) };
-    let goal: f32 = std::fs::read_to_string("goal")?.parse()?;
+    let ticket = join.ticket(&config)?;
+    Ok(Options { resume: join.resume, ticket, ..Options::new(config) })
+}
+
+/// Moves its weights towards what `goal` says, and does what files in its folder ask for.
+fn watched(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std::error::Error>> {
+    let identity = Some(TrainerIdentity::new("watched-loop", "1"));
+    let options = Options { identity, ..options(words)? };
+    let goal: f32 = std::fs::read_to_string("watched")?.parse()?;
     let mut layout = ParameterLayout::new();
     let extent = if Path::new("other-model").exists() { LEN / 2 } else { LEN };
     layout.push("first.weight", &[2, extent / 2])?;
@@ -93,7 +104,7 @@ fn watched(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std::error
 }
 
 /// Writes a file in one piece.
-fn write(name: &str, text: &str) -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn write(name: &str, text: &str) -> Result<(), Box<dyn std::error::Error>> {
     let part = format!("{name}.part");
     std::fs::write(&part, text)?;
     Ok(std::fs::rename(part, name)?)
@@ -105,13 +116,22 @@ fn start(root: &TempDir, name: &str, flags: &[&str]) -> Peer {
     Peer::run(root, name, shell, &[&["--listen", LOOPBACK], flags].concat())
 }
 
-/// Starts a watched loop that trains its weights to `goal`.
-fn start_watched(root: &TempDir, name: &str, goal: f32, flags: &[&str]) -> Peer {
+/// The same in a folder that has this file with this text, which says which loop it is.
+pub(crate) fn start_in(
+    root: &TempDir,
+    name: &str,
+    (file, text): (&str, &str),
+    flags: &[&str],
+) -> Peer {
     let folder = root.path().join(name);
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("watched"), "").unwrap();
-    std::fs::write(folder.join("goal"), goal.to_string()).unwrap();
+    std::fs::write(folder.join(file), text).unwrap();
     start(root, name, flags)
+}
+
+/// Starts a watched loop that trains its weights to `goal`.
+fn start_watched(root: &TempDir, name: &str, goal: f32, flags: &[&str]) -> Peer {
+    start_in(root, name, ("watched", &goal.to_string()), flags)
 }
 
 /// Asks the loop of peer `name` for something, and waits for the file that answers.
@@ -132,7 +152,7 @@ fn weight_between(root: &TempDir, name: &str, low: f32, high: f32) {
     });
 }
 
-fn exchanges(last: &Value) -> u64 {
+pub(crate) fn exchanges(last: &Value) -> u64 {
     ["completed", "answered"].iter().filter_map(|key| last["exchanges"][key].as_u64()).sum()
 }
 

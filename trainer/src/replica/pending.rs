@@ -57,6 +57,17 @@ pub(super) struct Task {
     pub(super) show: Option<Vec<f32>>,
 }
 
+/// What training has done with weights on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    /// There was nothing to do.
+    Nothing,
+    /// It has shown a fragment.
+    Show,
+    /// It has moved a fragment, and shown it if that was wanted.
+    Move,
+}
+
 impl PendingUpdates {
     /// Nothing is pending. The weights lie on a device, if there is one.
     pub(super) fn new(device: Option<DevicePending>) -> Self {
@@ -93,13 +104,13 @@ impl PendingUpdates {
         stays
     }
 
-    /// Does what training should do next with weights on a device; whether there was anything.
+    /// Does what training should do next with weights on a device.
     pub(super) fn make_on_device(
         &mut self,
         shared: &SharedReplica,
         weights: &mut SpanMut<'_>,
-    ) -> bool {
-        let Some(task) = self.task() else { return false };
+    ) -> Made {
+        let Some(task) = self.task() else { return Made::Nothing };
         let range = shared.range(task.index).expect("updates are of fragments of the model");
         let moved = task.moved.as_ref().map(Displacement::replaces);
         let shows = task.show.is_some();
@@ -109,7 +120,7 @@ impl PendingUpdates {
         if shows {
             self.shown.insert(task.index, Vec::new());
         }
-        true
+        if moved.is_some() { Made::Move } else { Made::Show }
     }
 
     /// Shows a fragment of x on a device.

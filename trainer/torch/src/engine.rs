@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use dnode_protocol::ParameterLayout;
 use dnode_trainer::{
-    Batch, Device, DeviceError, DeviceVector, Engine, LocalConfig, Optimizer, Resident,
-    SampleShape, Score, SpanMut, StateTensor, TrainError, initial_parameters,
+    Batch, Device, DeviceError, Displacer, Engine, LocalConfig, Optimizer, Resident, SampleShape,
+    Score, StateTensor, TrainError, initial_parameters,
 };
 use tch::{Kind, TchError, Tensor};
 
@@ -46,7 +46,7 @@ pub(crate) struct TorchEngine {
     /// What mixes weights on a CUDA device, or why nothing does; `None` on the processor.
     device: Option<Result<Arc<dyn Device>, DeviceError>>,
     /// A displacement on its way to the weights on a device.
-    delta: Option<DeviceVector>,
+    delta: Displacer,
 }
 
 impl fmt::Debug for TorchEngine {
@@ -68,26 +68,6 @@ impl From<TchError> for TorchError {
     fn from(error: TchError) -> Self {
         Self::Torch(line(&error))
     }
-}
-
-/// `x ← x + weight · delta` on a device; `buffer` is kept for the next one.
-fn displace(
-    device: &Arc<dyn Device>,
-    buffer: &mut Option<DeviceVector>,
-    (delta, weight): (&[f32], f32),
-    x: SpanMut<'_>,
-) -> Result<(), DeviceError> {
-    if delta.is_empty() {
-        return Ok(());
-    }
-    let all = 0..delta.len();
-    let numbers = match buffer.take() {
-        Some(numbers) if numbers.len() >= delta.len() => numbers,
-        _ => DeviceVector::new(device, delta.len())?,
-    };
-    let numbers = buffer.insert(numbers);
-    device.upload(delta, numbers.span_mut(all.clone()))?;
-    device.add_scaled(x, numbers.span(all), weight)
 }
 
 /// `x ← x + weight · delta` of a part of a flat tensor, by libtorch alone.
@@ -129,7 +109,7 @@ impl TorchEngine {
                 tch::Device::Cuda(index) => Some(dnode_cuda::open(index)),
                 tch::Device::Cpu | tch::Device::Mps | tch::Device::Vulkan => None,
             },
-            delta: None,
+            delta: Displacer::default(),
             layout,
             flat,
             update,
@@ -178,8 +158,8 @@ impl TorchEngine {
     ) -> Result<(), String> {
         if let Some(Ok(device)) = &self.device {
             let x = span_mut(&mut self.flat.parameters).part(range);
-            return displace(device, &mut self.delta, (delta, weight), x)
-                .map_err(|error| error.to_string());
+            let displaced = self.delta.displace(device, (delta, weight), x);
+            return displaced.map_err(|error| error.to_string());
         }
         move_by_torch(&self.flat.parameters, &range, (delta, weight)).map_err(|error| line(&error))
     }

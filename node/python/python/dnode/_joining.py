@@ -13,6 +13,9 @@ from dnode._options import Options
 
 #: A tensor as the Rust side is told it: name, shape, form of its numbers, address, number of elements.
 Described = tuple[str, Sequence[int], str, int, int]
+#: What the Rust side is told of a model: its tensors; where they are parts of one vector on a CUDA device, its
+#: number and the vector's address; what it may call.
+Model = tuple[Sequence[Described], Optional[tuple[int, int]], object]
 #: What a step is told: membership, own steps, steps of the run, steps until the next commit, whether a weight
 #: was moved.
 Told = tuple[str, int, int, int, bool]
@@ -37,7 +40,7 @@ class Joining:
         """Whether it goes on from a checkpoint."""
         return self.resume is not False
 
-    def node(self, tensors: Sequence[Described], callbacks: object) -> tuple[_native.Node, Optional[str]]:
+    def node(self, model: Model) -> tuple[_native.Node, Optional[str]]:
         """Joins; returns the node and its temporary folder, if it has one.
 
         :raises Error: when it cannot; nothing is left then.
@@ -48,7 +51,7 @@ class Joining:
             if not isinstance(self.resume, bool):
                 placed = _state.place(self.resume, self.run, options.data_dir)
             rest = (ticket, sorted(self.agreed.items()), self.resumes, self.raises)
-            return _native.Node(self.run, options.texts, (tensors, callbacks), rest), options.temporary
+            return _native.Node(self.run, options.texts, model, rest), options.temporary
         except BaseException:
             # A checkpoint that was refused would be in the way of the next start.
             for folder in (placed, options.temporary):

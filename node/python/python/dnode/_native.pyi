@@ -17,7 +17,9 @@ class Node:
         cls,
         run: str,
         settings: Sequence[str],
-        tensors: tuple[Sequence[tuple[str, Sequence[int], str, int, int]], object],
+        tensors: tuple[
+            Sequence[tuple[str, Sequence[int], str, int, int]], Optional[tuple[int, int]], object
+        ],
         options: tuple[Optional[str], Sequence[tuple[str, str]], bool, bool],
     ) -> Node: ...
     def step(
@@ -33,5 +35,6 @@ class Node:
     @property
     def data_dir(self) -> os.PathLike[str]: ...
 
+def device_problem(index: int) -> Optional[str]: ...
 def program(words: Sequence[str]) -> int: ...
 def next_log(seconds: float) -> Optional[tuple[int, str, str]]: ...

@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -136,7 +137,7 @@ class Swarm:
         joining: Joining,
         rest: "tuple[str, Optional[torch.distributed.ProcessGroup]]",
     ) -> None:
-        from dnode import _torch
+        from dnode import _torch, _vector
 
         buffers, process_group = rest
         self._run, self._raises = joining.run, joining.raises
@@ -148,6 +149,10 @@ class Swarm:
             self._link = Link(process_group)
         host = _torch.Host() if self._link is None else _torch.Host(self._link.size, self._link.speaks)
         self._tensors = _torch.collect(model, optimizer, buffers, host)
+        self._vector = _vector.of(self._tensors) if host.speaks else None
+        if self._vector is None:
+            for tensor in self._tensors:
+                tensor.reflect()
         self._losses = _torch.Losses()
         self._reached = [tensor.reached for tensor in self._tensors]
         self._addresses = [tensor.data_ptr() for tensor in self._reached]
@@ -171,10 +176,15 @@ class Swarm:
         described = [
             (it.name, it.shape, it.form, it.reached.data_ptr(), it.tensor.numel()) for it in self._tensors
         ]
-        self._held, self._temporary = joining.node(described, callbacks)
+        place = None if self._vector is None else self._vector.place
+        self._held, self._temporary = joining.node((described, place, callbacks))
         membership, index, position, until_commit, moved = self._held.next_step()
         # Ranks may have begun with other weights than rank 0.
         return membership, index, position, until_commit, moved or self._link is not None
+
+    def _in_order(self) -> AbstractContextManager[None]:
+        """Around all that lets the node reach weights on a device."""
+        return nullcontext() if self._vector is None else self._vector.in_order()
 
     @property
     def _node(self) -> _native.Node:
@@ -185,14 +195,19 @@ class Swarm:
     def _together(self, work: Callable[[], Told]) -> None:
         """Does ``work`` at the process that has the node; in a group, which are told of it, all call this."""
         link = self._link
+
+        def ordered() -> Told:
+            with self._in_order():
+                return work()
+
         if link is None:
-            self._last = Step(*work())
+            self._last = Step(*ordered())
             return
         try:
             if not link.closed:
-                self._last = Step(*link.run(work))
+                self._last = Step(*link.run(ordered))
             elif link.speaks:
-                self._last = Step(*work())
+                self._last = Step(*ordered())
         except _native.Error:
             link.closed = True
             self._last = replace(self._last, membership="alone")
@@ -202,7 +217,8 @@ class Swarm:
         """Asks the node; of a model in parts, which all ranks must gather, all ranks ask."""
         link = self._link
         if link is None or not link.in_parts or link.closed or self.membership != "joined":
-            return ask(self._node)
+            with self._in_order():
+                return ask(self._node)
         answers: list[T] = []
 
         def work() -> Told:

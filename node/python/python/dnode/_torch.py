@@ -49,12 +49,16 @@ class Tensor:
         self.mirror: Optional[torch.Tensor] = None
         self._dtype, self._shape = tensor.dtype, tensor.shape
         self._stream: Any = None
-        if not self._is_direct():
-            pinned = tensor.is_cuda and not self.in_parts
-            self.mirror = torch.empty(tensor.shape, dtype=torch.float32, pin_memory=pinned)
-            self._read_once = False
-            if pinned:
-                self._stream = torch.cuda.Stream(tensor.device)
+        self._read_once = False
+
+    def reflect(self) -> None:
+        """Makes the mirror, if it needs one."""
+        if self._is_direct():
+            return
+        pinned = self.tensor.is_cuda and not self.in_parts
+        self.mirror = torch.empty(self.tensor.shape, dtype=torch.float32, pin_memory=pinned)
+        if pinned:
+            self._stream = torch.cuda.Stream(self.tensor.device)
 
     def _is_direct(self) -> bool:
         tensor = self.tensor

@@ -1,0 +1,74 @@
+"""Weights of a model on a CUDA device as one vector, so that exchanges mix them there and only codes cross to
+the host."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Iterator, Optional, Sequence
+
+import torch
+
+from dnode import _native
+
+if TYPE_CHECKING:
+    from dnode._torch import Tensor
+
+
+class Vector:
+    """One tensor of f32 that the exchanged tensors are views of from now on, in their order."""
+
+    def __init__(self, tensors: "Sequence[Tensor]") -> None:
+        with torch.no_grad():
+            first = tensors[0].tensor
+            total = sum(it.tensor.numel() for it in tensors)
+            self._numbers = torch.empty(total, dtype=torch.float32, device=first.device)
+            start = 0
+            for it in tensors:
+                part = self._numbers[start : start + it.tensor.numel()].view(it.tensor.shape)
+                part.copy_(it.tensor)
+                it.tensor.data = part
+                start += it.tensor.numel()
+        self._device = first.device
+
+    @property
+    def place(self) -> "tuple[int, int]":
+        """Number of the device, and where the vector begins."""
+        return self._device.index or 0, self._numbers.data_ptr()
+
+    @contextlib.contextmanager
+    def in_order(self) -> Iterator[None]:
+        """What the node does with the weights comes after what the loop has asked of the device, and before
+        what it asks from then on. The node works on the default stream; a loop may have another."""
+        own = torch.cuda.current_stream(self._device)
+        shared = torch.cuda.default_stream(self._device)
+        if own == shared:
+            yield
+            return
+        shared.wait_stream(own)
+        try:
+            yield
+        finally:
+            own.wait_stream(shared)
+
+
+def of(tensors: "Sequence[Tensor]") -> Optional[Vector]:
+    """The vector of these tensors; ``None`` where they are not all whole f32 tensors of one CUDA device with
+    memory of their own, or where the device cannot mix."""
+    if not all(it.tensor.is_cuda and not it.in_parts and _is_alone(it) for it in tensors):
+        return None
+    devices = {it.tensor.device.index or 0 for it in tensors}
+    if len(devices) > 1 or len({it.tensor.data_ptr() for it in tensors}) < len(tensors):
+        return None
+    problem = _native.device_problem(devices.pop())
+    if problem is not None:
+        logging.getLogger("dnode").warning("weights cross to the host to be mixed: %s", problem)
+        return None
+    return Vector(tensors)
+
+
+def _is_alone(it: "Tensor") -> bool:
+    """Whether nothing else is in the tensor's memory, and its numbers are mixed as they are."""
+    tensor = it.tensor
+    plain = tensor.dtype == torch.float32 and tensor.is_contiguous() and not it.nonnegative
+    return plain and tensor.untyped_storage().nbytes() == 4 * tensor.numel()
