@@ -131,7 +131,8 @@ struct Memory {
     }
 };
 
-static Memory on_device, on_host;
+// For the life of the process, at whose end streams may still have something to do.
+static Memory &on_device = *new Memory, &on_host = *new Memory;
 static int context_of_all;
 static thread_local void *current = nullptr;
 static Stream *legacy() {
