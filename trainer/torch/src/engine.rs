@@ -17,7 +17,7 @@ use crate::config::TorchConfig;
 use crate::cuda;
 use crate::flat::{Flat, host, host_mut, part, span, span_mut};
 use crate::loss_scale::LossScale;
-use crate::net::Net;
+use crate::net::{self, Net};
 use crate::update::DeviceOptimizer;
 
 /// Who moves the parameters.
@@ -95,7 +95,8 @@ impl TorchEngine {
         let update = if flat.on_host() {
             Update::Host(Optimizer::new(config.optimizer.clone(), &layout))
         } else {
-            Update::Device(DeviceOptimizer::new(&config.optimizer, &layout, device)?)
+            let how = (device, net::kind(torch.precision));
+            Update::Device(DeviceOptimizer::new(&config.optimizer, &layout, how)?)
         };
         let how = (torch.precision, torch.recompute);
         Ok(Self {

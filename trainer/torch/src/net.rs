@@ -77,11 +77,7 @@ impl Net {
                 epsilon: config.norm_epsilon,
             },
         };
-        let kind = match precision {
-            Precision::F32 => Kind::Float,
-            Precision::Bf16 => Kind::BFloat16,
-            Precision::Fp16 => Kind::Half,
-        };
+        let kind = kind(precision);
         let rotation = match form {
             Form::Llama { .. } => Some(rotation(config, leaves[0].device())?),
             Form::Mlp { .. } | Form::Cnn { .. } | Form::Gpt { .. } => None,
@@ -308,6 +304,15 @@ impl Net {
         };
         let attended = attended(&turned(query)?, &repeated(&turned(key)?)?, &repeated(value)?)?;
         self.product(&attended.f_reshape([samples, tokens, width])?, block + 2)
+    }
+}
+
+/// The numbers that products are computed in.
+pub(crate) const fn kind(precision: Precision) -> Kind {
+    match precision {
+        Precision::F32 => Kind::Float,
+        Precision::Bf16 => Kind::BFloat16,
+        Precision::Fp16 => Kind::Half,
     }
 }
 

@@ -4,7 +4,7 @@
 use dnode_protocol::ParameterLayout;
 use dnode_trainer::optimizer::{Group, muon, rectification, update_max};
 use dnode_trainer::{Optimizer, OptimizerConfig, OptimizerKind, StateTensor, TrainError};
-use tch::{Device, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use crate::engine::failure;
 use crate::flat::{Flat, part};
@@ -22,14 +22,17 @@ pub(crate) struct DeviceOptimizer {
     updates: u64,
     /// As [`Optimizer::shares_moments`].
     shared: bool,
+    /// Numbers that Muon's products are computed in.
+    kind: Kind,
 }
 
 impl DeviceOptimizer {
-    /// As [`Optimizer::new`], on `device`.
+    /// As [`Optimizer::new`], on `device`. Muon's products are computed in `kind`: it forgives the rounding
+    /// of 16 bits, in which Jordan et al. 2024 compute them.
     pub(crate) fn new(
         config: &OptimizerConfig,
         layout: &ParameterLayout,
-        device: Device,
+        (device, kind): (Device, Kind),
     ) -> Result<Self, TchError> {
         let host = Optimizer::new(config.clone(), layout);
         let (first, second, updates) = host.moments();
@@ -37,7 +40,7 @@ impl DeviceOptimizer {
         let second = Tensor::f_from_slice(second)?.f_to(device)?;
         let groups = host.groups().to_vec();
         let (config, layout, shared) = (config.clone(), layout.clone(), host.shares_moments());
-        Ok(Self { config, layout, groups, first, second, updates, shared })
+        Ok(Self { config, layout, groups, first, second, updates, shared, kind })
     }
 
     /// As [`Optimizer::share_moments`].
@@ -67,7 +70,7 @@ impl DeviceOptimizer {
             let direction = match (self.config.kind, *matrix) {
                 (OptimizerKind::Sgd, _) => self.momentum(gradient, first, self.config.nesterov)?,
                 (OptimizerKind::Muon, Some(shape)) => {
-                    orthogonal(&self.momentum(gradient, first, true)?, shape)?
+                    orthogonal(&self.momentum(gradient, first, true)?, shape, self.kind)?
                 }
                 (OptimizerKind::Adamw | OptimizerKind::Muon, _) => {
                     self.adamw(gradient, first, part(&self.second, second)?)?
@@ -143,8 +146,8 @@ impl DeviceOptimizer {
     }
 }
 
-/// As [`muon`] on the host: the update of a matrix per unit of learning rate, flat.
-fn orthogonal(direction: &Tensor, shape: (usize, usize)) -> Result<Tensor, TchError> {
+/// As [`muon`] on the host, with products in `kind`: the update of a matrix per unit of learning rate, flat.
+fn orthogonal(direction: &Tensor, shape: (usize, usize), kind: Kind) -> Result<Tensor, TchError> {
     let (rows, columns) = (shape.0 as i64, shape.1 as i64);
     let (a, b, c) = muon::COEFFICIENTS;
     let [a, b, c] = [a, b, c].map(f64::from);
@@ -153,7 +156,7 @@ fn orthogonal(direction: &Tensor, shape: (usize, usize)) -> Result<Tensor, TchEr
         x = x.f_transpose(0, 1)?;
     }
     let length = x.f_norm()?.f_add_scalar(f64::from(muon::LENGTH_MIN))?;
-    x = x.f_div(&length)?;
+    x = x.f_div(&length)?.f_to_kind(kind)?;
     for _ in 0..muon::ITERATIONS {
         let gram = x.f_matmul(&x.f_transpose(0, 1)?)?;
         let square = gram.f_matmul(&gram)?.f_mul_scalar(c)?;
@@ -163,5 +166,24 @@ fn orthogonal(direction: &Tensor, shape: (usize, usize)) -> Result<Tensor, TchEr
     if rows > columns {
         x = x.f_transpose(0, 1)?;
     }
-    x.f_mul_scalar(f64::from(muon::scale(shape)))?.f_reshape([-1])
+    x.f_to_kind(Kind::Float)?.f_mul_scalar(f64::from(muon::scale(shape)))?.f_reshape([-1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn muon_in_sixteen_bits_is_near_muon_in_f32() {
+        for shape in [(48, 48), (96, 32), (32, 96)] {
+            tch::manual_seed(1);
+            let elements = (shape.0 * shape.1) as i64;
+            let direction = Tensor::randn([elements], (Kind::Float, Device::Cpu));
+            let exact = orthogonal(&direction, shape, Kind::Float).unwrap();
+            let near = orthogonal(&direction, shape, Kind::BFloat16).unwrap();
+            assert_eq!((near.kind(), near.size()), (Kind::Float, vec![elements]));
+            let apart = f64::try_from((&near - &exact).norm() / exact.norm()).unwrap();
+            assert!(apart > 0.0 && apart < 0.05, "{shape:?}: {apart}");
+        }
+    }
 }
