@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Iterator, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Generator, Optional, Sequence
 
 import torch
 
@@ -37,7 +37,7 @@ class Vector:
         return self._device.index or 0, self._numbers.data_ptr()
 
     @contextlib.contextmanager
-    def in_order(self) -> Iterator[None]:
+    def in_order(self) -> Generator[None, None, None]:
         """What the node does with the weights comes after what the loop has asked of the device, and before
         what it asks from then on. The node works on the default stream; a loop may have another."""
         own = torch.cuda.current_stream(self._device)
@@ -71,4 +71,6 @@ def _is_alone(it: "Tensor") -> bool:
     """Whether nothing else is in the tensor's memory, and its numbers are mixed as they are."""
     tensor = it.tensor
     plain = tensor.dtype == torch.float32 and tensor.is_contiguous() and not it.nonnegative
-    return plain and tensor.untyped_storage().nbytes() == 4 * tensor.numel()
+    # PyTorch 1.13 has it by this name alone.
+    storage: Any = getattr(tensor, "untyped_storage", tensor.storage)()
+    return plain and bool(storage.nbytes() == 4 * tensor.numel())
