@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use dnode_protocol::ParameterLayout;
 use dnode_trainer::{
-    Batch, Device, DeviceError, Displacer, Engine, LocalConfig, Optimizer, Resident, SampleShape,
-    Score, StateTensor, TrainError, initial_parameters,
+    Batch, Device, DeviceError, Displacer, Engine, LocalConfig, Objective, Optimizer, Resident,
+    SampleShape, Score, StateTensor, TrainError, initial_parameters,
 };
 use tch::{Kind, TchError, Tensor};
 
@@ -32,6 +32,8 @@ enum Update {
 pub(crate) struct TorchEngine {
     layout: ParameterLayout,
     net: Net,
+    /// What a step minimises.
+    objective: Objective,
     flat: Flat,
     update: Update,
     scale: LossScale,
@@ -101,6 +103,7 @@ impl TorchEngine {
         let how = (torch.precision, torch.recompute);
         Ok(Self {
             net: Net::new(&config.model, shape, flat.leaves(), how)?,
+            objective: config.optimizer.objective(),
             scale: LossScale::new(torch.precision),
             loss: Tensor::f_zeros([], (Kind::Double, device))?,
             rows: 0,
@@ -215,7 +218,7 @@ impl Engine for TorchEngine {
     fn accumulate(&mut self, batch: &Batch, scale: f32) -> Result<(), TrainError> {
         self.rows += batch.targets.len() as u64;
         let scale = f64::from(scale) * f64::from(self.scale.factor());
-        let loss = self.net.backward(batch, scale).map_err(failure)?;
+        let loss = self.net.backward(batch, scale, self.objective).map_err(failure)?;
         self.loss.f_add_(&loss).map(drop).map_err(failure)
     }
 

@@ -39,11 +39,6 @@ pub enum TorchError {
         "libtorch trains no adapters: use node.backend = \"embedded\" with node.device = \"cpu\", or leave out model.lora_rank"
     )]
     Adapters,
-    /// The embedded engine alone minimises more than the cross-entropy.
-    #[error(
-        "libtorch knows neither optimizer.label_smoothing nor optimizer.z_loss: use node.backend = \"embedded\" with node.device = \"cpu\", or leave them out"
-    )]
-    Objective,
     /// The machine or its libtorch has no such device.
     #[error("no CUDA device {device}: {reason}")]
     Cuda {
@@ -74,9 +69,6 @@ pub fn engine(
 ) -> Result<Box<dyn Engine>, TorchError> {
     if config.model.lora_rank > 0 {
         return Err(TorchError::Adapters);
-    }
-    if !config.optimizer.objective().is_plain() {
-        return Err(TorchError::Objective);
     }
     #[cfg(feature = "torch")]
     return Ok(Box::new(engine::TorchEngine::new(config, torch, shape)?));

@@ -2,7 +2,7 @@
 //!
 //! The same tensors in the same layout as the embedded engine's models, whose sources they share.
 
-use dnode_trainer::{Batch, Input, ModelConfig, ModelKind, Rotation, SampleShape};
+use dnode_trainer::{Batch, Input, ModelConfig, ModelKind, Objective, Rotation, SampleShape};
 use tch::{Kind, TchError, Tensor};
 
 use crate::config::Precision;
@@ -94,8 +94,8 @@ impl Net {
                 x = self.stage(stage, &x)?;
             }
             let targets = self.targets(batch)?;
-            let loss = loss_sum(&x, &targets)?;
-            let rows = x.f_reshape([-1, x.size().last().copied().unwrap_or(1)])?;
+            let rows = rows(&x)?;
+            let loss = cross_entropy(&rows, &targets, 0.0)?;
             let (largest, _) = rows.f_max_dim(1, false)?;
             let chosen = rows.f_gather(1, &targets.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
             let right = chosen.f_ge_tensor(&largest)?.f_sum(Kind::Double)?;
@@ -103,9 +103,14 @@ impl Net {
         })
     }
 
-    /// Adds `scale · ∂(sum of the losses)` to the leaves' gradients; returns the sum of the losses,
-    /// a number on the device.
-    pub(crate) fn backward(&self, batch: &Batch, scale: f64) -> Result<Tensor, TchError> {
+    /// Adds `scale · ∂(sum of what objective says)` to the leaves' gradients; returns the sum of the
+    /// cross-entropies, a number on the device.
+    pub(crate) fn backward(
+        &self,
+        batch: &Batch,
+        scale: f64,
+        objective: Objective,
+    ) -> Result<Tensor, TchError> {
         let targets = self.targets(batch)?;
         let last = self.stages() - 1;
         let first = if self.recompute { last } else { 0 };
@@ -120,8 +125,14 @@ impl Net {
         for stage in first..=last {
             x = self.stage(stage, &x)?;
         }
-        let loss = loss_sum(&x, &targets)?;
-        (&loss * scale).f_backward()?;
+        let rows = rows(&x)?;
+        let minimised = minimised(&rows, &targets, objective)?;
+        (&minimised * scale).f_backward()?;
+        let loss = if objective.is_plain() {
+            minimised.f_detach()?
+        } else {
+            tch::no_grad(|| cross_entropy(&rows, &targets, 0.0))?
+        };
         let mut gradient = tail;
         for stage in (0..first).rev() {
             let slope = gradient.f_grad()?;
@@ -131,7 +142,7 @@ impl Net {
             (output * slope).f_sum(Kind::Float)?.f_backward()?;
             gradient = input;
         }
-        loss.f_detach()?.f_to_kind(Kind::Double)
+        loss.f_to_kind(Kind::Double)
     }
 
     /// Number of stages, at least 1.
@@ -364,9 +375,25 @@ fn whole(values: &[u32]) -> Result<Tensor, TchError> {
     Tensor::f_from_slice(&values)
 }
 
-/// Sum of the rows' cross-entropies, nats, in f32; `logits`: `[.., K]`, `targets`: `[N]`.
-fn loss_sum(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {
+/// A row of logits for each target, in f32: `[N, K]` of `[.., K]`.
+fn rows(logits: &Tensor) -> Result<Tensor, TchError> {
     let classes = logits.size().last().copied().unwrap_or(1);
-    let rows = logits.f_reshape([-1, classes])?.f_to_kind(Kind::Float)?;
-    rows.f_cross_entropy_loss(targets, None::<Tensor>, tch::Reduction::Sum, -100, 0.0)
+    logits.f_reshape([-1, classes])?.f_to_kind(Kind::Float)
+}
+
+/// Sum of the rows' cross-entropies, nats, with the share `smoothing` of each target spread over all
+/// classes; `targets`: `[N]`.
+fn cross_entropy(rows: &Tensor, targets: &Tensor, smoothing: f32) -> Result<Tensor, TchError> {
+    let smoothing = f64::from(smoothing);
+    rows.f_cross_entropy_loss(targets, None::<Tensor>, tch::Reduction::Sum, -100, smoothing)
+}
+
+/// Sum over the rows of what `objective` says of them.
+fn minimised(rows: &Tensor, targets: &Tensor, objective: Objective) -> Result<Tensor, TchError> {
+    let loss = cross_entropy(rows, targets, objective.label_smoothing)?;
+    if objective.z_loss <= 0.0 {
+        return Ok(loss);
+    }
+    let squares = rows.f_logsumexp([-1_i64].as_slice(), false)?.f_square()?.f_sum(Kind::Float)?;
+    loss.f_add(&squares.f_mul_scalar(f64::from(objective.z_loss))?)
 }

@@ -112,6 +112,25 @@ fn micro_batches_and_cut_batches_agree() {
 }
 
 #[test]
+fn what_else_a_step_minimises_agrees_and_losses_stay_the_cross_entropy() {
+    for kind in KINDS {
+        for (label_smoothing, z_loss) in [(0.1, 0.0), (0.0, 0.01), (0.2, 0.01)] {
+            let mut config = config(kind);
+            let mut without = torch(config.clone());
+            config.optimizer.label_smoothing = label_smoothing;
+            config.optimizer.z_loss = z_loss;
+            let what = format!("{kind}, smoothing {label_smoothing}, z-loss {z_loss}");
+            let native = &mut trainer(config.clone());
+            agree(native, &mut torch(config.clone()), tolerances(), &what);
+            let recompute = TorchConfig { recompute: true, ..plain() };
+            agree(native, &mut torch_on(config.clone(), recompute), tolerances(), &what);
+            let (loss, gradient) = distance(&mut without, &mut torch(config));
+            assert!(loss < LOSS_TOLERANCE && gradient > 1e-3, "{what}: {loss:e} {gradient:e}");
+        }
+    }
+}
+
+#[test]
 fn twenty_steps_and_the_evaluation_agree() {
     for kind in KINDS {
         for rule in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
