@@ -47,7 +47,7 @@ pub use checkpoint::Checkpoint;
 pub use choice_score::{ChoiceCosts, ChoiceScorer, ChoiceTally, Question};
 pub use codec::{Encoded, encode};
 pub use config::{
-    CONTEXT_MAX, ConfigError, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind,
+    CONTEXT_MAX, ConfigError, Decayed, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind,
     RotaryScaling, Schedule,
 };
 pub use data::{

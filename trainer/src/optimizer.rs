@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use dnode_protocol::{ParameterLayout, TensorSpec};
 
-use crate::config::{OptimizerConfig, OptimizerKind};
+use crate::config::{Decayed, OptimizerConfig, OptimizerKind};
 use crate::kernel::Compute;
 use crate::seam::{StateTensor, TrainError};
 use elementwise::{AdamwRule, SgdRule, adamw, sgd};
@@ -89,10 +89,11 @@ impl Piece<'_> {
 
 /// The groups of a layout.
 ///
-/// Tensors of two or more dimensions decay, biases and gains do not. Muon makes a group of every such
-/// tensor but embeddings and the output layer, which it leaves to Adam as biases and gains are
-/// (Jordan et al. 2024); a kernel `[O, H, W, I]` is a matrix `[O, H W I]`.
-fn groups(kind: OptimizerKind, layout: &ParameterLayout) -> Vec<Group> {
+/// Muon makes a group of every tensor of two or more dimensions but embeddings and the output layer, which
+/// it leaves to Adam as biases and gains are (Jordan et al. 2024); a kernel `[O, H, W, I]` is a matrix
+/// `[O, H W I]`.
+fn groups(config: &OptimizerConfig, layout: &ParameterLayout) -> Vec<Group> {
+    let kind = config.kind;
     let is_matrix = |tensor: &TensorSpec| tensor.shape.len() > 1;
     let is_embedding = |tensor: &TensorSpec| tensor.name.ends_with("embedding");
     // A model with embeddings has its output layer in them, or under this name.
@@ -106,8 +107,14 @@ fn groups(kind: OptimizerKind, layout: &ParameterLayout) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut seconds = 0;
     for (index, tensor) in layout.tensors().iter().enumerate() {
-        let (range, decayed) = (tensor.range(), is_matrix(tensor));
-        let hidden = decayed && !is_embedding(tensor) && output != Some(index);
+        let range = tensor.range();
+        let layer = is_matrix(tensor) && !is_embedding(tensor);
+        let hidden = layer && output != Some(index);
+        let decayed = match config.decayed {
+            Decayed::Matrices => is_matrix(tensor),
+            Decayed::Layers => layer,
+            Decayed::All => true,
+        };
         let matrix = (kind == OptimizerKind::Muon && hidden).then(|| {
             let rows = tensor.shape.first().copied().unwrap_or(1).max(1);
             (rows, range.len() / rows)
@@ -137,11 +144,9 @@ fn split_off<'a>(rest: &mut &'a mut [f32], length: usize) -> &'a mut [f32] {
 
 impl Optimizer {
     /// A rule for parameters of `layout`, with moments zero.
-    ///
-    /// Weight decay moves tensors of two or more dimensions, not biases and gains.
     #[must_use]
     pub fn new(config: OptimizerConfig, layout: &ParameterLayout) -> Self {
-        let groups = groups(config.kind, layout);
+        let groups = groups(&config, layout);
         let second = groups.last().map_or(0, |group| group.second.end);
         Self {
             config,
@@ -396,19 +401,34 @@ mod tests {
     }
 
     #[test]
-    fn only_matrices_decay() {
+    fn what_decays_is_chosen() {
         let mut layout = ParameterLayout::new();
-        layout.push("weight", &[2, 2]).unwrap();
-        layout.push("bias", &[2]).unwrap();
-        let config = OptimizerConfig {
-            learning_rate: 1.0,
-            weight_decay: 0.5,
-            ..OptimizerConfig::default_of(OptimizerKind::Adamw)
-        };
-        let mut optimizer = Optimizer::new(config, &layout);
-        let mut parameters = vec![2.0; 6];
-        optimizer.update(&mut parameters, &[0.0; 6], 1.0, 1.0);
-        assert_eq!(parameters, [1.0, 1.0, 1.0, 1.0, 2.0, 2.0]);
+        for (name, shape) in [
+            ("token_embedding", &[2, 2][..]),
+            ("block0.up.weight", &[1, 2]),
+            ("block0.up.bias", &[1]),
+            ("final_norm.gain", &[2]),
+            ("head.weight", &[2, 2]),
+        ] {
+            layout.push(name, shape).unwrap();
+        }
+        for kind in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
+            let default = OptimizerConfig::default_of(kind);
+            assert_eq!(default.decayed, Decayed::Matrices);
+            for (decayed, [embedding, layer, vectors]) in [
+                (Decayed::Matrices, [1.0, 1.0, 2.0]),
+                (Decayed::Layers, [2.0, 1.0, 2.0]),
+                (Decayed::All, [1.0, 1.0, 1.0]),
+            ] {
+                let config = OptimizerConfig { weight_decay: 0.5, decayed, ..default.clone() };
+                let mut optimizer = Optimizer::new(config, &layout);
+                let mut parameters = vec![2.0; 13];
+                optimizer.update(&mut parameters, &[0.0; 13], 1.0, 1.0);
+                let wanted =
+                    [vec![embedding; 4], vec![layer; 2], vec![vectors; 3], vec![layer; 4]].concat();
+                assert_eq!(parameters, wanted, "{kind:?} {decayed:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The keys of the local optimizer.
 
 use dnode_protocol::Tolerance;
-use dnode_trainer::{OptimizerKind, Schedule};
+use dnode_trainer::{Decayed, OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
 use super::key::{Key, Section, key, section};
@@ -40,6 +40,10 @@ section! {
         /// weight decay per unit of learning rate
         weight_decay: f64 = key(Kind::Real(Reals::closed(0.0, 10.0)))
             .by("optimizer.kind", &[("adamw", "0.1"), ("muon", "0.1"), ("sgd", "0.0001")]).should(),
+        /// which tensors weight decay moves: matrices are all but biases and gains, layers are these
+        /// without embeddings
+        decayed: Decayed = key(Kind::Choice(&["matrices", "layers", "all"]))
+            .default("\"matrices\"").should(),
         /// linear warm-up of the learning rate
         warmup_steps: u64 = key(Kind::Integer(0, STEPS_MAX))
             .unit("steps")

@@ -93,6 +93,7 @@ fn optimizer(optimizer: &config::Optimizer) -> OptimizerConfig {
         beta1: optimizer.beta1 as f32,
         beta2: optimizer.beta2 as f32,
         weight_decay: optimizer.weight_decay as f32,
+        decayed: optimizer.decayed,
         warmup_steps: optimizer.warmup_steps,
         schedule: optimizer.schedule,
         final_fraction: optimizer.final_fraction as f32,

@@ -21,7 +21,7 @@ const UNNOTICED_S: f64 = 5.0;
 /// A peer that does less than this part of its steps stands still.
 const FROZEN_PART: f64 = 0.5;
 /// What all variants of a case must have in common, as `section.key`.
-const COMMON: [(&str, &str); 21] = [
+const COMMON: [(&str, &str); 22] = [
     ("run", "seed"),
     ("model", "kind"),
     ("model", "hidden"),
@@ -38,6 +38,7 @@ const COMMON: [(&str, &str); 21] = [
     ("optimizer", "beta1"),
     ("optimizer", "beta2"),
     ("optimizer", "weight_decay"),
+    ("optimizer", "decayed"),
     ("optimizer", "warmup_steps"),
     ("optimizer", "schedule"),
     ("optimizer", "final_fraction"),

@@ -35,6 +35,18 @@ pub enum Schedule {
     Constant,
 }
 
+/// Which tensors weight decay moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decayed {
+    /// Those of two or more dimensions: all but biases and gains.
+    Matrices,
+    /// The same without embeddings, of tokens and of positions; a tied head is one of them.
+    Layers,
+    /// Every tensor.
+    All,
+}
+
 /// The optimizer with every value decided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,8 +65,10 @@ pub struct OptimizerConfig {
     pub beta2: f32,
     /// Added to the root of the second moment (adamw, muon), above 0.
     pub epsilon: f32,
-    /// Decoupled weight decay per unit of learning rate, 0 or more; matrices and kernels only.
+    /// Decoupled weight decay per unit of learning rate, 0 or more.
     pub weight_decay: f32,
+    /// What it moves.
+    pub decayed: Decayed,
     /// Steps of linear warm-up; 0 means none.
     pub warmup_steps: u64,
     /// Shape after the warm-up.
@@ -87,6 +101,7 @@ impl OptimizerConfig {
             beta2: 0.99,
             epsilon: 1e-8,
             weight_decay: 1e-4,
+            decayed: Decayed::Matrices,
             warmup_steps: 20,
             schedule: Schedule::Cosine,
             final_fraction: 0.1,

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dnode_torch::{Device, Precision, TorchConfig};
 use dnode_trainer::{
-    Batch, BatchSource, GradientStep, LocalConfig, LocalTrainer, ModelKind, OptimizerConfig,
-    OptimizerKind, SampleShape, StepId, Trainer,
+    Batch, BatchSource, Decayed, GradientStep, LocalConfig, LocalTrainer, ModelKind,
+    OptimizerConfig, OptimizerKind, SampleShape, StepId, Trainer,
 };
 use synthetic::{KINDS, Synthetic, bits, config, parameters, source, trainer};
 
@@ -148,6 +148,32 @@ fn twenty_steps_and_the_evaluation_agree() {
             let apart = (a.loss - b.loss).abs();
             assert!(apart < 10.0 * tolerances().0, "{kind} {rule:?}: {a:?} {b:?}");
             assert!(a.count == b.count && (a.accuracy - b.accuracy).abs() < 0.1);
+        }
+    }
+}
+
+#[test]
+fn the_same_tensors_decay() {
+    for kind in KINDS {
+        for decayed in [Decayed::Matrices, Decayed::Layers, Decayed::All] {
+            let mut config = config(kind);
+            config.optimizer = OptimizerConfig {
+                learning_rate: 0.01,
+                weight_decay: 10.0,
+                decayed,
+                ..OptimizerConfig::default_of(OptimizerKind::Sgd)
+            };
+            config.optimizer.warmup_steps = 0;
+            let (mut native, mut torch) = (trainer(config.clone()), torch(config));
+            for step in 0..3 {
+                let at = StepId::alone(step);
+                native.step(at).unwrap();
+                torch.step(at).unwrap();
+            }
+            let (native, torch) = (parameters(&native), parameters(&torch));
+            let apart = native.iter().zip(&torch).map(|(one, other)| (one - other).abs());
+            let apart = apart.fold(0.0, f32::max);
+            assert!(apart < 1e-4, "{kind} {decayed:?}: {apart}");
         }
     }
 }
