@@ -99,6 +99,8 @@ pub struct ModelConfig {
     pub vocabulary: usize,
     /// Whether the head is the transposed token embedding (llama). Default true.
     pub tied: bool,
+    /// Share of the residual stream's contributions that a step drops (gpt, llama), in `[0, 1)`. Default 0.
+    pub dropout: f64,
     /// Added to the mean square of a norm (llama), above 0. Default 1e-5.
     pub norm_epsilon: f64,
     /// Base of the rotary positions (llama), above 1. Default 10,000.
@@ -143,6 +145,7 @@ impl Default for ModelConfig {
             context: 64,
             vocabulary: 0,
             tied: true,
+            dropout: 0.0,
             norm_epsilon: 1e-5,
             rotary_base: 10_000.0,
             rotary_scaling: RotaryScaling::None,
@@ -278,6 +281,9 @@ impl ModelConfig {
         let legal = self.lora_rank == 0 || self.kind.is_text();
         let expected = "0: adapters are of a gpt or llama";
         ensure(legal, "model.lora_rank", self.lora_rank, expected)?;
+        let legal = if self.kind.is_text() { 0.0..1.0 } else { 0.0..f64::MIN_POSITIVE };
+        let expected = "0 <= value < 1 in a gpt or llama, else 0";
+        ensure(legal.contains(&self.dropout), "model.dropout", self.dropout, expected)?;
         match self.kind {
             ModelKind::Mlp => {
                 let widths = self.hidden.iter().all(|width| (1..=WIDTH_MAX).contains(width));
@@ -377,6 +383,11 @@ mod tests {
             &ModelConfig { layers: 0, ..gpt },
             "model.layers = 0 is out of range: expected 1..=256",
         );
+        for (kind, dropout) in [(ModelKind::Gpt, 1.0), (ModelKind::Mlp, 0.1)] {
+            let want = "is out of range: expected 0 <= value < 1 in a gpt or llama, else 0";
+            let config = ModelConfig { kind, dropout, ..ModelConfig::default() };
+            check(&config, &format!("model.dropout = {dropout:?} {want}"));
+        }
         check(
             &ModelConfig { hidden: vec![], ..ModelConfig::default() },
             "model.hidden = [] is out of range: expected 1 to 256 widths, each 1..=65536",

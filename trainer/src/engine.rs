@@ -10,6 +10,7 @@ use crate::config::ConfigError;
 use crate::device::{DeviceError, Resident};
 use crate::hugging_face::load;
 use crate::interrupt::Interrupt;
+use crate::kernel::dropout::{Draws, Dropout};
 use crate::kernel::loss::{Objective, Score};
 use crate::kernel::{Blend, Compute, reduce};
 use crate::local::LocalConfig;
@@ -33,11 +34,12 @@ pub trait Engine: Send {
         None
     }
 
-    /// Sets the gradient and its score to zero.
+    /// Sets the gradient and its score to zero. What is drawn at random until the next call is a function of
+    /// `seed`, which is that of the step, so that a gradient that is computed again is the same.
     ///
     /// # Errors
     /// [`TrainError::Other`] is the device's own failure, this time or since the last gradient.
-    fn clear(&mut self) -> Result<(), TrainError>;
+    fn clear(&mut self, seed: u64) -> Result<(), TrainError>;
 
     /// Adds `scale · ∂(sum of the rows' losses)` to the gradient and the losses to its score.
     ///
@@ -169,6 +171,7 @@ pub(crate) struct NativeEngine {
     gradient: Vec<f32>,
     /// What a step minimises.
     objective: Objective,
+    draws: Draws,
     /// Whether the next backward pass is the first since the gradient was cleared.
     unwritten: bool,
     score: Score,
@@ -227,6 +230,7 @@ impl NativeEngine {
             base: (frozen > 0).then(|| digest(&parameters[..frozen])),
             frozen,
             objective: config.optimizer.objective(),
+            draws: Draws::new(config.model.dropout, 0),
             unwritten: false,
             score: Score::default(),
             model,
@@ -243,8 +247,13 @@ impl NativeEngine {
     }
 
     /// The losses of a batch; a backward pass is of `objective`.
-    fn forward(&mut self, batch: &Batch, objective: Objective) -> Result<Score, TrainError> {
-        let pass = Forward { objective, ..Forward::new(&self.compute, &self.parameters) };
+    fn forward(
+        &mut self,
+        batch: &Batch,
+        (objective, dropout): (Objective, Option<Dropout>),
+    ) -> Result<Score, TrainError> {
+        let plain = Forward::new(&self.compute, &self.parameters);
+        let pass = Forward { objective, dropout, ..plain };
         let model = &mut self.model;
         let score = self.compute.run(|| model.forward(pass, batch));
         self.compute.check().map(|()| score)
@@ -272,14 +281,16 @@ impl Engine for NativeEngine {
         self.base.as_deref()
     }
 
-    fn clear(&mut self) -> Result<(), TrainError> {
+    fn clear(&mut self, seed: u64) -> Result<(), TrainError> {
+        self.draws.begin(seed);
         self.unwritten = true;
         self.score = Score::default();
         Ok(())
     }
 
     fn accumulate(&mut self, batch: &Batch, scale: f32) -> Result<(), TrainError> {
-        let score = self.forward(batch, self.objective)?;
+        let dropout = self.draws.next(batch.samples);
+        let score = self.forward(batch, (self.objective, dropout))?;
         self.score.add(score);
         if score.loss.is_finite() {
             let blend = self.next_blend();
@@ -289,6 +300,7 @@ impl Engine for NativeEngine {
                 gradient: &mut self.gradient,
                 frozen: self.frozen,
                 blend,
+                dropout,
                 hand: None,
             };
             let model = &mut self.model;
@@ -307,13 +319,15 @@ impl Engine for NativeEngine {
         scale: f32,
         hand: &mut (dyn FnMut(usize, &'a mut [f32]) + Send),
     ) -> Result<Score, TrainError> {
-        let score = self.forward(batch, self.objective)?;
+        let dropout = self.draws.next(batch.samples);
+        let score = self.forward(batch, (self.objective, dropout))?;
         self.score.add(score);
         let blend = self.next_blend();
         let Self { model, compute, parameters, gradient, frozen, score: total, .. } = self;
         if total.loss.is_finite() {
             let (compute, frozen) = (&*compute, *frozen);
-            let pass = Backward { compute, parameters, gradient, frozen, blend, hand: Some(hand) };
+            let hand = Some(hand);
+            let pass = Backward { compute, parameters, gradient, frozen, blend, dropout, hand };
             compute.run(|| model.backward(pass, batch, scale));
         }
         compute.check().map(|()| *total)
@@ -339,7 +353,7 @@ impl Engine for NativeEngine {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Score, TrainError> {
-        self.forward(batch, Objective::default())
+        self.forward(batch, (Objective::default(), None))
     }
 
     fn read(&self, range: Range<usize>, out: &mut [f32]) {
@@ -399,7 +413,7 @@ mod tests {
             let config = LocalConfig { model, optimizer, seed: 1, batch: 1, steps: 1, threads: 1 };
             let shape = SampleShape::Image { height: 2, width: 2, classes: 4 };
             let mut engine = NativeEngine::new(&config, shape).unwrap();
-            engine.clear().unwrap();
+            engine.clear(0).unwrap();
             engine.accumulate(&batch, 1.0).unwrap();
             // The biases of the logits.
             let last = engine.gradient.len() - 4;

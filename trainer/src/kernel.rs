@@ -7,6 +7,7 @@
 pub(crate) mod activation;
 pub(crate) mod attention;
 pub(crate) mod convolution;
+pub(crate) mod dropout;
 mod gemm;
 pub(crate) mod loss;
 pub(crate) mod norm;

@@ -107,6 +107,8 @@ pub struct LocalTrainer {
     /// Samples of a step, at most `config.batch`.
     samples: usize,
     pending: Option<Pending>,
+    /// As [`Trainer::set_stream`] told it.
+    stream: u64,
     /// Looked at between micro-batches, for engines that do not.
     interrupt: Interrupt,
 }
@@ -168,7 +170,7 @@ impl LocalTrainer {
         config.validate()?;
         let (batch, samples) = (Batch::new(source.shape()), config.batch);
         let interrupt = Interrupt::default();
-        Ok(Self { engine, config, source, batch, samples, pending: None, interrupt })
+        Ok(Self { engine, config, source, batch, samples, pending: None, stream: 0, interrupt })
     }
 
     /// Samples of one whole micro-batch.
@@ -214,7 +216,7 @@ impl LocalTrainer {
 
     /// Leaves the last micro-batch in the batch, and returns what its losses count.
     fn accumulate_but_the_last(&mut self, step: u64) -> Result<f32, TrainError> {
-        self.engine.clear()?;
+        self.engine.clear(self.drawn_by(step))?;
         let whole = self.micro_samples();
         let mut last = 0.0;
         for (micro, first) in (0..).zip((0..self.samples).step_by(whole)) {
@@ -229,6 +231,15 @@ impl LocalTrainer {
             last = 1.0 / (self.batch.targets.len() as f32 * parts);
         }
         Ok(last)
+    }
+
+    /// The seed of what step `step` draws at random, which no other step of any peer of the run has.
+    fn drawn_by(&self, step: u64) -> u64 {
+        let parts = [self.config.seed, self.stream, step].map(u64::to_le_bytes);
+        let mut seed = [0; 8];
+        let mut hasher = blake3::Hasher::new_derive_key("dnode dropout v1");
+        hasher.update(&parts.concat()).finalize_xof().fill(&mut seed);
+        u64::from_le_bytes(seed)
     }
 
     /// The score of the current parameters on these of the held-out samples.
@@ -353,6 +364,7 @@ impl Trainer for LocalTrainer {
     }
 
     fn set_stream(&mut self, stream: u64) {
+        self.stream = stream;
         self.source.set_stream(stream);
     }
 

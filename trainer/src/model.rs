@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use crate::batch::{Batch, SampleShape};
 use crate::config::{ConfigError, ModelConfig, ModelKind};
+use crate::kernel::dropout::Dropout;
 use crate::kernel::loss::{Objective, Score};
 use crate::kernel::{Blend, Compute};
 use transformer::LanguageModel;
@@ -36,12 +37,14 @@ pub(crate) struct Forward<'a> {
     pub(crate) kept: Option<usize>,
     /// What the backward pass is to be the gradient of.
     pub(crate) objective: Objective,
+    /// What is dropped of a batch; `None` outside training.
+    pub(crate) dropout: Option<Dropout>,
 }
 
 impl<'a> Forward<'a> {
-    /// A pass over whole samples, of the cross-entropy.
+    /// A pass over whole samples, of the cross-entropy, that drops nothing.
     pub(crate) fn new(compute: &'a Compute, parameters: &'a [f32]) -> Self {
-        Self { compute, parameters, kept: None, objective: Objective::default() }
+        Self { compute, parameters, kept: None, objective: Objective::default(), dropout: None }
     }
 }
 
@@ -65,6 +68,8 @@ pub(crate) struct Backward<'a, 'h> {
     /// What becomes of what it holds: [`Blend::Replace`] only for models that
     /// [replace it](Model::replaces_gradient).
     pub(crate) blend: Blend,
+    /// As in the forward pass.
+    pub(crate) dropout: Option<Dropout>,
     /// Where parts of it go as soon as they are final, if anywhere.
     pub(crate) hand: Option<&'h mut Hand<'a, 'h>>,
 }

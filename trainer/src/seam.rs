@@ -269,8 +269,8 @@ pub trait Trainer: Send {
     }
 
     /// Tells a number that no other peer has and that stays over restarts, before the first step: the
-    /// seed of this peer's own order of samples, so that peers of one shard do not train on the same
-    /// batches. May be ignored.
+    /// seed of this peer's own order of samples, and of what its steps draw at random, so that peers of one
+    /// shard do not train on the same batches. May be ignored.
     fn set_stream(&mut self, stream: u64) {
         let _ = stream;
     }

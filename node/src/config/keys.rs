@@ -184,6 +184,10 @@ section! {
             .default("0").must().only("model.kind", TRANSFORMERS),
         /// whether the head is the transposed token embedding, and has no weights of its own
         tied = key(Kind::Flag).default("true").must().only("model.kind", LLAMA),
+        /// share of the elements that a training step drops of the embeddings, and of what attention
+        /// and inner layer of each block add to them
+        dropout = key(Kind::Real(Reals::below(0.0, 1.0)))
+            .default("0.0").should().only("model.kind", TRANSFORMERS),
         /// added to the mean square by which a norm divides
         norm_epsilon = key(Kind::Real(Reals::above(0.0, 1.0)))
             .default("0.00001").must().only("model.kind", LLAMA),

@@ -21,7 +21,7 @@ const UNNOTICED_S: f64 = 5.0;
 /// A peer that does less than this part of its steps stands still.
 const FROZEN_PART: f64 = 0.5;
 /// What all variants of a case must have in common, as `section.key`.
-const COMMON: [(&str, &str); 22] = [
+const COMMON: [(&str, &str); 23] = [
     ("run", "seed"),
     ("model", "kind"),
     ("model", "hidden"),
@@ -29,6 +29,7 @@ const COMMON: [(&str, &str); 22] = [
     ("model", "heads"),
     ("model", "width"),
     ("model", "context"),
+    ("model", "dropout"),
     ("data", "kind"),
     ("data", "path"),
     ("data", "skew"),

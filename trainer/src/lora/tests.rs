@@ -264,7 +264,7 @@ fn a_run_begins_where_its_base_is_and_moves_the_adapters_alone() {
         let up = tensor.name.ends_with("lora_B");
         assert!(values.iter().all(|it| it.abs() <= bound && (*it == 0.0) == up), "{}", tensor.name);
     }
-    own.clear().unwrap();
+    own.clear(0).unwrap();
     let mut parts = Vec::new();
     let score = own
         .accumulate_last(&batch, 0.1, &mut |first, part| parts.push((first, part.len())))

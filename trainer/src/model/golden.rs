@@ -152,6 +152,7 @@ impl Golden {
             parameters,
             gradient: &mut gradient,
             frozen: parameters.len() - model.layout().parameters(),
+            dropout: None,
             blend: Blend::Add,
             hand: None,
         };

@@ -19,6 +19,7 @@ use crate::batch::Batch;
 use crate::config::{ConfigError, ModelConfig};
 use crate::kernel::activation::{add_bias_gelu, gelu_backward};
 use crate::kernel::attention::AttentionShape;
+use crate::kernel::dropout::{self, Dropped};
 use crate::kernel::loss::Score;
 use crate::kernel::norm::{self, Normalized};
 use crate::kernel::reduce;
@@ -98,6 +99,8 @@ struct Block {
     inner_norm: Norm,
     expand: Linear,
     contract: Linear,
+    /// What is dropped of its output.
+    place: Dropped,
     /// `[N, 4 · width]`: GELU's derivative.
     slope: Vec<f32>,
     /// `[N, 4 · width]`.
@@ -137,16 +140,16 @@ impl Block {
         index: usize,
         shape: AttentionShape,
     ) -> Result<Self, LayoutError> {
-        let block = format!("block{index}");
-        let name = |part: &str| format!("{block}.{part}");
+        let name = |part: &str| format!("block{index}.{part}");
         let width = shape.width();
         let inner = EXPANSION * width;
         Ok(Self {
             attention_norm: Norm::push(layout, &name("attention_norm"), width)?,
-            attention: Attention::push(layout, &block, shape, Linear::push)?,
+            attention: Attention::push(layout, index, shape, Linear::push)?,
             inner_norm: Norm::push(layout, &name("inner_norm"), width)?,
             expand: Linear::push(layout, &name("expand"), width, inner)?,
             contract: Linear::push(layout, &name("contract"), inner, width)?,
+            place: Dropped::Inner(index),
             slope: Vec::new(),
             inner: Vec::new(),
         })
@@ -168,14 +171,15 @@ impl Block {
         self.inner.resize(rows * self.expand.outputs, 0.0);
         self.expand.product(pass, &self.inner_norm.output, &mut self.slope);
         add_bias_gelu(&mut self.slope, self.expand.bias(pass), &mut self.inner);
-        self.contract.add(pass, &self.inner, residual);
+        self.contract.add(pass, self.place, &self.inner, residual);
     }
 
     /// Turns the residual stream's gradient behind the block into that before it.
     fn backward(&self, pass: &mut Backward<'_, '_>, heads: &Heads, scratch: &mut Scratch) {
         let Scratch { residual, narrow, inner, attention } = scratch;
-        self.contract.backward_parameters(pass, &self.inner, residual);
-        self.contract.backward_input(pass, residual, inner);
+        let added = dropout::before(pass.dropout, self.place, residual, narrow);
+        self.contract.backward_parameters(pass, &self.inner, added);
+        self.contract.backward_input(pass, added, inner);
         gelu_backward(inner, &self.slope);
         self.expand.backward_parameters(pass, &self.inner_norm.output, inner);
         self.expand.backward_input(pass, inner, narrow);
@@ -228,6 +232,9 @@ impl LanguageModel for Gpt {
         let length = positions.len().min(self.residual.len());
         for sample in self.residual.chunks_exact_mut(length) {
             reduce::add_scaled(sample, &positions[first..first + length], 1.0);
+        }
+        if let Some(dropout) = pass.dropout {
+            dropout.apply(Dropped::Embedding, &mut self.residual);
         }
         for block in &mut self.blocks {
             if pass.compute.is_interrupted() {
@@ -287,6 +294,9 @@ impl Model for Gpt {
             }
             block.backward(&mut pass, &self.heads, scratch);
             pass.is_final_from(block.attention_norm.gain.start);
+        }
+        if let Some(dropout) = pass.dropout {
+            dropout.apply(Dropped::Embedding, &mut scratch.residual);
         }
         self.embedding.backward(&mut pass, tokens, &scratch.residual);
         if let Some(positions) = pass.gradient_of(&self.position_embedding) {

@@ -6,6 +6,7 @@ use dnode_protocol::{LayoutError, ParameterLayout};
 
 use super::adapter::Adapter;
 use super::{Backward, Forward};
+use crate::kernel::dropout::Dropped;
 use crate::kernel::{Blend, Matrix, MatrixMut, reduce};
 
 /// `y ← x · Wᵀ + b`, weight `[outputs, inputs]`, bias `[outputs]` or none.
@@ -54,10 +55,17 @@ impl Linear {
         self.multiply(pass, input, output, Blend::Replace);
     }
 
-    /// `output ← output + input · Wᵀ + b`.
-    pub(crate) fn add(&self, pass: Forward<'_>, input: &[f32], output: &mut [f32]) {
-        self.multiply(pass, input, output, Blend::Add);
-        self.add_bias(pass, output);
+    /// `output ← output + input · Wᵀ + b`, of which the pass drops what it drops of `place`.
+    pub(crate) fn add(&self, pass: Forward<'_>, place: Dropped, input: &[f32], output: &mut [f32]) {
+        let Some(dropout) = pass.dropout else {
+            self.multiply(pass, input, output, Blend::Add);
+            return self.add_bias(pass, output);
+        };
+        let mut added = vec![0.0; output.len()];
+        self.product(pass, input, &mut added);
+        self.add_bias(pass, &mut added);
+        dropout.apply(place, &mut added);
+        reduce::add_scaled(output, &added, 1.0);
     }
 
     /// `output ← output + b`.

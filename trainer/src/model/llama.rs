@@ -19,6 +19,7 @@ use super::{Backward, Forward, Model};
 use crate::batch::Batch;
 use crate::config::{ConfigError, ModelConfig, RotaryScaling};
 use crate::kernel::attention::AttentionShape;
+use crate::kernel::dropout::{self, Dropped};
 use crate::kernel::loss::Score;
 use crate::kernel::rms::RmsNormalized;
 use crate::kernel::rotation::Rotation;
@@ -118,6 +119,8 @@ struct Block {
     /// Gates, then what they scale.
     expand: Linear,
     contract: Linear,
+    /// What is dropped of its output.
+    place: Dropped,
     /// `[N, 2 · inner]`: the activation's derivatives.
     slopes: Vec<f32>,
     /// `[N, inner]`.
@@ -159,15 +162,15 @@ impl Block {
         config: &ModelConfig,
         shape: AttentionShape,
     ) -> Result<Self, LayoutError> {
-        let block = format!("block{index}");
-        let name = |part: &str| format!("{block}.{part}");
+        let name = |part: &str| format!("block{index}.{part}");
         let (width, inner) = (config.width, config.inner());
         Ok(Self {
             attention_norm: Norm::push(layout, &name("attention_norm"), config)?,
-            attention: Attention::push(layout, &block, shape, Linear::push_plain)?,
+            attention: Attention::push(layout, index, shape, Linear::push_plain)?,
             inner_norm: Norm::push(layout, &name("inner_norm"), config)?,
             expand: Linear::push_plain(layout, &name("expand"), width, 2 * inner)?,
             contract: Linear::push_plain(layout, &name("contract"), inner, width)?,
+            place: Dropped::Inner(index),
             slopes: Vec::new(),
             inner: Vec::new(),
         })
@@ -195,14 +198,15 @@ impl Block {
             .chunks_exact_mut(tokens * 2 * inner)
             .zip(self.inner.chunks_exact_mut(tokens * inner));
         pass.compute.for_each(samples.collect(), |(rows, out)| swiglu(rows, inner, out));
-        self.contract.add(pass, &self.inner, residual);
+        self.contract.add(pass, self.place, &self.inner, residual);
     }
 
     /// Turns the residual stream's gradient behind the block into that before it.
     fn backward(&self, pass: &mut Backward<'_, '_>, heads: &Heads, scratch: &mut Scratch) {
         let Scratch { residual, narrow, inner, expanded, attention } = scratch;
-        self.contract.backward_parameters(pass, &self.inner, residual);
-        self.contract.backward_input(pass, residual, inner);
+        let added = dropout::before(pass.dropout, self.place, residual, narrow);
+        self.contract.backward_parameters(pass, &self.inner, added);
+        self.contract.backward_input(pass, added, inner);
         swiglu_backward(inner, &self.slopes, self.contract.inputs, expanded);
         self.expand.backward_parameters(pass, &self.inner_norm.output, expanded);
         self.expand.backward_input(pass, expanded, narrow);
@@ -253,6 +257,9 @@ impl Llama {
 impl LanguageModel for Llama {
     fn read(&mut self, pass: Forward<'_>, tokens: &[u32]) -> bool {
         self.embedding.forward(pass.parameters, tokens, &mut self.residual);
+        if let Some(dropout) = pass.dropout {
+            dropout.apply(Dropped::Embedding, &mut self.residual);
+        }
         for block in &mut self.blocks {
             if pass.compute.is_interrupted() {
                 return false;
@@ -313,6 +320,9 @@ impl Model for Llama {
             }
             block.backward(&mut pass, &self.heads, scratch);
             pass.is_final_from(block.attention_norm.gain.start);
+        }
+        if let Some(dropout) = pass.dropout {
+            dropout.apply(Dropped::Embedding, &mut scratch.residual);
         }
         self.embedding.backward(&mut pass, tokens, &scratch.residual);
         pass.is_final_from(0);

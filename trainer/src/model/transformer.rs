@@ -10,6 +10,7 @@ use super::linear::Linear;
 use super::{Backward, Forward, Model, initial};
 use crate::batch::{Batch, Input};
 use crate::kernel::attention::AttentionShape;
+use crate::kernel::dropout::{self, Dropped};
 use crate::kernel::loss::{Objective, Score, cross_entropy};
 use crate::kernel::rotation::Rotation;
 use crate::kernel::{Blend, Matrix, MatrixMut, reduce};
@@ -230,6 +231,8 @@ pub(super) struct AttentionScratch {
     qkv: Vec<f32>,
     /// `[B, T, T]`.
     scores: Vec<f32>,
+    /// `[N, H·D]`, where there is dropout.
+    dropped: Vec<f32>,
 }
 
 impl AttentionScratch {
@@ -246,6 +249,8 @@ pub(super) struct Attention {
     /// Queries, keys and values of all heads in one matrix.
     input: Linear,
     projection: Linear,
+    /// What is dropped of its output.
+    place: Dropped,
     /// `[N, (H + 2·G)·D]`; of a text in parts, those of the parts before, too.
     qkv: Vec<f32>,
     /// `[B, H, T, T]`.
@@ -255,17 +260,18 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    /// Appends the layers `<block>.attention` and `<block>.projection`, which `linear` makes.
+    /// Appends the layers `block<index>.attention` and `block<index>.projection`, which `linear` makes.
     pub(super) fn push(
         layout: &mut ParameterLayout,
-        block: &str,
+        index: usize,
         shape: AttentionShape,
         linear: fn(&mut ParameterLayout, &str, usize, usize) -> Result<Linear, LayoutError>,
     ) -> Result<Self, LayoutError> {
         let width = shape.width();
         Ok(Self {
-            input: linear(layout, &format!("{block}.attention"), width, shape.row())?,
-            projection: linear(layout, &format!("{block}.projection"), width, width)?,
+            input: linear(layout, &format!("block{index}.attention"), width, shape.row())?,
+            projection: linear(layout, &format!("block{index}.projection"), width, width)?,
+            place: Dropped::Attention(index),
             qkv: Vec::new(),
             weights: Vec::new(),
             attended: Vec::new(),
@@ -310,7 +316,7 @@ impl Attention {
             }
             shape.forward(kept, qkv, weights, attended);
         });
-        self.projection.add(pass, &self.attended, residual);
+        self.projection.add(pass, self.place, &self.attended, residual);
     }
 
     /// Adds the gradients of both layers; `out`, `[N, H·D]`, becomes that of `input`.
@@ -322,11 +328,12 @@ impl Attention {
         out: &mut [f32],
     ) {
         let shape = heads.shape;
-        self.projection.backward_parameters(pass, &self.attended, residual);
-        self.projection.backward_input(pass, residual, out);
+        let AttentionScratch { qkv, scores, dropped } = scratch;
+        let added = dropout::before(pass.dropout, self.place, residual, dropped);
+        self.projection.backward_parameters(pass, &self.attended, added);
+        self.projection.backward_input(pass, added, out);
         let per_sample = shape.tokens * shape.width();
         let scores_per_sample = shape.tokens * shape.tokens;
-        let AttentionScratch { qkv, scores } = scratch;
         let samples = self
             .qkv
             .chunks_exact(shape.tokens * shape.row())

@@ -5,16 +5,19 @@ use dnode_trainer::{GradientStep, LocalConfig, LocalTrainer, ModelKind, StepId, 
 
 /// Half the distance of a central difference along a direction of length one.
 const STEP: f32 = 2e-3;
+/// The loss that a gradient is of.
+type Loss = fn(&mut LocalTrainer) -> f64;
+
 /// Largest error of a slope, relative to the gradient's norm (rounding, curvature and kinks).
 const TOLERANCE: f64 = 0.01;
 
 /// Slope of the loss along `direction` in the tensor at `offset`.
-fn slope(trainer: &mut LocalTrainer, offset: usize, direction: &[f32]) -> f64 {
+fn slope(trainer: &mut LocalTrainer, offset: usize, direction: &[f32], loss: Loss) -> f64 {
     let range = offset..offset + direction.len();
     trainer.displace(range.clone(), direction, STEP);
-    let above = trainer.evaluate().unwrap().loss;
+    let above = loss(trainer);
     trainer.displace(range.clone(), direction, -2.0 * STEP);
-    let below = trainer.evaluate().unwrap().loss;
+    let below = loss(trainer);
     trainer.displace(range, direction, STEP);
     (above - below) / (2.0 * f64::from(STEP))
 }
@@ -40,8 +43,13 @@ fn directions(gradient: &[f32]) -> Vec<Vec<f32>> {
     along
 }
 
+/// Of what is evaluated, which is what a step without dropout computes.
 fn check(kind: ModelKind) {
-    let mut config = config(kind);
+    check_of(config(kind), |trainer| trainer.evaluate().unwrap().loss);
+}
+
+fn check_of(mut config: LocalConfig, loss: Loss) {
+    let kind = config.model.kind;
     // Large weights make every term of the derivatives count.
     config.seed = 3;
     let mut trainer = trainer(config);
@@ -57,7 +65,7 @@ fn check(kind: ModelKind) {
         let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
         assert!(norm > 1e-4, "{kind} {}: no gradient", tensor.name);
         for direction in directions(gradient) {
-            let want = slope(&mut trainer, tensor.offset, &direction);
+            let want = slope(&mut trainer, tensor.offset, &direction, loss);
             let got: f64 =
                 gradient.iter().zip(&direction).map(|(&g, &d)| f64::from(g) * f64::from(d)).sum();
             assert!(
@@ -89,10 +97,51 @@ fn llama_gradient_is_the_slope_of_the_loss() {
     check(ModelKind::Llama);
 }
 
+/// A configuration that drops.
+fn dropping(kind: ModelKind) -> LocalConfig {
+    let mut config = config(kind);
+    config.model.dropout = 0.3;
+    config
+}
+
+#[test]
+fn the_gradient_of_a_step_that_drops_is_the_slope_of_its_loss() {
+    for kind in [ModelKind::Gpt, ModelKind::Llama] {
+        check_of(dropping(kind), |trainer| {
+            f64::from(trainer.gradient(StepId::alone(0)).unwrap().loss)
+        });
+    }
+}
+
+/// The gradient of step `step` of a peer with this stream.
+fn drawn(trainer: &mut LocalTrainer, stream: u64, step: u64) -> Vec<u32> {
+    trainer.set_stream(stream);
+    trainer.gradient(StepId::alone(step)).unwrap();
+    bits(trainer.gradient_mut())
+}
+
+#[test]
+fn a_step_that_is_computed_again_drops_the_same_and_another_step_peer_or_run_does_not() {
+    for kind in [ModelKind::Gpt, ModelKind::Llama] {
+        // The source gives every step and stream the same batch.
+        let mut one = trainer(dropping(kind));
+        let first = drawn(&mut one, 5, 0);
+        assert_eq!(drawn(&mut one, 5, 0), first, "{kind}: computed again");
+        assert_eq!(drawn(&mut trainer(dropping(kind)), 5, 0), first, "{kind}: after a restart");
+        assert_ne!(drawn(&mut one, 5, 1), first, "{kind}: another step");
+        assert_ne!(drawn(&mut one, 6, 0), first, "{kind}: another peer");
+        let mut plain = trainer(config(kind));
+        assert_eq!(drawn(&mut plain, 5, 0), drawn(&mut plain, 6, 1), "{kind}: without dropout");
+        let (with, without) = (one.evaluate().unwrap(), plain.evaluate().unwrap());
+        assert_eq!(with, without, "{kind}: an evaluation drops nothing");
+    }
+}
+
 #[test]
 fn micro_batches_add_up_to_the_batch() {
-    for kind in KINDS {
-        let whole = config(kind);
+    let dropping = [ModelKind::Gpt, ModelKind::Llama].map(dropping);
+    for whole in KINDS.map(config).into_iter().chain(dropping) {
+        let kind = whole.model.kind;
         let mut parts = whole.clone();
         parts.optimizer.accumulate = 3;
         assert_eq!(whole.batch, SAMPLES);

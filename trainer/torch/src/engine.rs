@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use dnode_protocol::ParameterLayout;
 use dnode_trainer::{
-    Batch, Device, DeviceError, Displacer, Engine, LocalConfig, Objective, Optimizer, Resident,
-    SampleShape, Score, StateTensor, TrainError, initial_parameters,
+    Batch, Device, DeviceError, Displacer, Draws, Engine, LocalConfig, Objective, Optimizer,
+    Resident, SampleShape, Score, StateTensor, TrainError, initial_parameters,
 };
 use tch::{Kind, TchError, Tensor};
 
@@ -34,6 +34,7 @@ pub(crate) struct TorchEngine {
     net: Net,
     /// What a step minimises.
     objective: Objective,
+    draws: Draws,
     flat: Flat,
     update: Update,
     scale: LossScale,
@@ -104,6 +105,7 @@ impl TorchEngine {
         Ok(Self {
             net: Net::new(&config.model, shape, flat.leaves(), how)?,
             objective: config.optimizer.objective(),
+            draws: Draws::new(config.model.dropout, 0),
             scale: LossScale::new(torch.precision),
             loss: Tensor::f_zeros([], (Kind::Double, device))?,
             rows: 0,
@@ -206,10 +208,11 @@ impl Engine for TorchEngine {
         &self.layout
     }
 
-    fn clear(&mut self) -> Result<(), TrainError> {
+    fn clear(&mut self, seed: u64) -> Result<(), TrainError> {
         if let Some(failure) = self.failed.get() {
             return Err(TrainError::Other(format!("libtorch: {failure}")));
         }
+        self.draws.begin(seed);
         self.staged.clear();
         self.rows = 0;
         self.loss.f_zero_().and_then(|_| self.flat.clear()).map_err(failure)
@@ -218,7 +221,8 @@ impl Engine for TorchEngine {
     fn accumulate(&mut self, batch: &Batch, scale: f32) -> Result<(), TrainError> {
         self.rows += batch.targets.len() as u64;
         let scale = f64::from(scale) * f64::from(self.scale.factor());
-        let loss = self.net.backward(batch, scale, self.objective).map_err(failure)?;
+        let dropout = self.draws.next(batch.samples);
+        let loss = self.net.backward(batch, scale, (self.objective, dropout)).map_err(failure)?;
         self.loss.f_add_(&loss).map(drop).map_err(failure)
     }
 

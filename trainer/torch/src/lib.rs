@@ -12,6 +12,8 @@ mod config;
 #[cfg(feature = "torch")]
 mod cuda;
 #[cfg(feature = "torch")]
+mod dropout;
+#[cfg(feature = "torch")]
 mod engine;
 #[cfg(feature = "torch")]
 mod flat;

@@ -2,10 +2,13 @@
 //!
 //! The same tensors in the same layout as the embedded engine's models, whose sources they share.
 
-use dnode_trainer::{Batch, Input, ModelConfig, ModelKind, Objective, Rotation, SampleShape};
+use dnode_trainer::{
+    Batch, Dropout, Dropped, Input, ModelConfig, ModelKind, Objective, Rotation, SampleShape,
+};
 use tch::{Kind, TchError, Tensor};
 
 use crate::config::Precision;
+use crate::dropout::dropped;
 
 /// Added to the variance of a layer norm, as in the embedded engine.
 const NORM_EPSILON: f64 = 1e-5;
@@ -91,7 +94,7 @@ impl Net {
         tch::no_grad(|| {
             let mut x = self.input(batch)?;
             for stage in 0..self.stages() {
-                x = self.stage(stage, &x)?;
+                x = self.stage(stage, &x, None)?;
             }
             let targets = self.targets(batch)?;
             let rows = rows(&x)?;
@@ -103,13 +106,13 @@ impl Net {
         })
     }
 
-    /// Adds `scale · ∂(sum of what objective says)` to the leaves' gradients; returns the sum of the
-    /// cross-entropies, a number on the device.
+    /// Adds `scale · ∂(sum of what objective says)` to the leaves' gradients, without what `dropout` drops;
+    /// returns the sum of the cross-entropies, a number on the device.
     pub(crate) fn backward(
         &self,
         batch: &Batch,
         scale: f64,
-        objective: Objective,
+        (objective, dropout): (Objective, Option<Dropout>),
     ) -> Result<Tensor, TchError> {
         let targets = self.targets(batch)?;
         let last = self.stages() - 1;
@@ -117,13 +120,13 @@ impl Net {
         // What goes into each stage that is computed a second time, and into the first other one.
         let mut inputs = vec![self.input(batch)?];
         for stage in 0..first {
-            let next = tch::no_grad(|| self.stage(stage, &inputs[stage]))?;
+            let next = tch::no_grad(|| self.stage(stage, &inputs[stage], dropout))?;
             inputs.push(next);
         }
         let tail = leaf(&inputs[first], first)?;
         let mut x = tail.shallow_clone();
         for stage in first..=last {
-            x = self.stage(stage, &x)?;
+            x = self.stage(stage, &x, dropout)?;
         }
         let rows = rows(&x)?;
         let minimised = minimised(&rows, &targets, objective)?;
@@ -137,7 +140,7 @@ impl Net {
         for stage in (0..first).rev() {
             let slope = gradient.f_grad()?;
             let input = leaf(&inputs[stage], stage)?;
-            let output = self.stage(stage, &input)?;
+            let output = self.stage(stage, &input, dropout)?;
             // The gradient of this product is the stage's gradient along `slope`.
             (output * slope).f_sum(Kind::Float)?.f_backward()?;
             gradient = input;
@@ -177,7 +180,12 @@ impl Net {
         whole(&batch.targets)?.f_to(self.leaves[0].device())
     }
 
-    fn stage(&self, index: usize, x: &Tensor) -> Result<Tensor, TchError> {
+    fn stage(
+        &self,
+        index: usize,
+        x: &Tensor,
+        dropout: Option<Dropout>,
+    ) -> Result<Tensor, TchError> {
         match self.form {
             Form::Mlp { layers, .. } => {
                 let x = self.linear(x, 2 * index)?;
@@ -195,7 +203,8 @@ impl Net {
             Form::Gpt { layers, heads, width, context } => {
                 if index == 0 {
                     let tokens = Tensor::f_embedding(&self.leaves[0], x, -1, false, false)?;
-                    return tokens.f_add(&self.leaves[1].f_narrow(0, 0, context)?);
+                    let first = tokens.f_add(&self.leaves[1].f_narrow(0, 0, context)?)?;
+                    return dropped(first, dropout, Dropped::Embedding);
                 }
                 let block = EMBEDDINGS + BLOCK_TENSORS * (index - 1);
                 if index > layers {
@@ -203,28 +212,33 @@ impl Net {
                     let table = self.cast(&self.leaves[0])?;
                     return self.cast(&x)?.f_linear(&table, None::<Tensor>);
                 }
-                let x = (x + self.attention(x, block, (heads, width))?).f_to_kind(Kind::Float)?;
+                let added = self.attention(x, block, (heads, width))?;
+                let added = dropped(added, dropout, Dropped::Attention(index - 1))?;
+                let x = (x + added).f_to_kind(Kind::Float)?;
                 let inner = self.linear(&self.norm(&x, block + 6, width)?, block + 8)?;
                 let inner = self.linear(&inner.f_gelu("tanh")?, block + 10)?;
-                (x + inner).f_to_kind(Kind::Float)
+                (x + dropped(inner, dropout, Dropped::Inner(index - 1))?).f_to_kind(Kind::Float)
             }
             Form::Llama { layers, tied, epsilon, .. } => {
                 if index == 0 {
-                    return Tensor::f_embedding(&self.leaves[0], x, -1, false, false);
+                    let tokens = Tensor::f_embedding(&self.leaves[0], x, -1, false, false)?;
+                    return dropped(tokens, dropout, Dropped::Embedding);
                 }
                 let block = 1 + LLAMA_BLOCK_TENSORS * (index - 1);
                 if index > layers {
                     let head = if tied { 0 } else { block + 1 };
                     return self.product(&self.root_norm(x, block, epsilon)?, head);
                 }
-                let x = (x + self.grouped_attention(x, block)?).f_to_kind(Kind::Float)?;
+                let added = self.grouped_attention(x, block)?;
+                let added = dropped(added, dropout, Dropped::Attention(index - 1))?;
+                let x = (x + added).f_to_kind(Kind::Float)?;
                 let rows = self.product(&self.root_norm(&x, block + 3, epsilon)?, block + 4)?;
                 let halves = rows.f_chunk(2, -1)?;
                 let [gate, up] = halves.as_slice() else {
                     return Err(TchError::Torch("gate and up are two".to_owned()));
                 };
                 let inner = self.product(&gate.f_silu()?.f_mul(up)?, block + 5)?;
-                (x + inner).f_to_kind(Kind::Float)
+                (x + dropped(inner, dropout, Dropped::Inner(index - 1))?).f_to_kind(Kind::Float)
             }
         }
     }

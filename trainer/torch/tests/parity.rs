@@ -153,6 +153,31 @@ fn twenty_steps_and_the_evaluation_agree() {
 }
 
 #[test]
+fn both_drop_the_same_elements() {
+    for kind in [ModelKind::Gpt, ModelKind::Llama] {
+        for (dropout, accumulate) in [(0.1, 1), (0.5, 1), (0.5, 3)] {
+            let mut config = config(kind);
+            let mut without = trainer(config.clone());
+            config.model.dropout = dropout;
+            config.optimizer.accumulate = accumulate;
+            let what = format!("{kind}, dropout {dropout}, accumulate {accumulate}");
+            let mut native = trainer(config.clone());
+            for recompute in [false, true] {
+                let how = TorchConfig { recompute, ..plain() };
+                let mut torch = torch_on(config.clone(), how);
+                agree(&mut native, &mut torch, tolerances(), &what);
+                let (one, other) = (torch.evaluate().unwrap(), without.evaluate().unwrap());
+                assert!((one.loss - other.loss).abs() < 1e-5, "{what}: {one:?} {other:?}");
+            }
+            let (_, gradient) = distance(&mut without, &mut native);
+            assert!(gradient > 0.1, "{what}: {gradient}");
+            let half = TorchConfig { precision: Precision::Fp16, ..plain() };
+            agree(&mut native, &mut torch_on(config, half), LOWER_TOLERANCES, &what);
+        }
+    }
+}
+
+#[test]
 fn the_same_tensors_decay() {
     for kind in KINDS {
         for decayed in [Decayed::Matrices, Decayed::Layers, Decayed::All] {
