@@ -32,7 +32,8 @@ def settings(a):
     adamw = dict(learning_rate=0.004, weight_decay=0.1, warmup_steps=100, clip_norm=1.0)
     sgd = dict(learning_rate=0.02, weight_decay=0.0001, warmup_steps=20, clip_norm=5.0)
     c = dict(run=dict(seed=1, steps=2000, batch=32),
-             model=dict(kind="mlp", hidden=[256, 128], layers=4, heads=4, width=128, context=64),
+             model=dict(kind="mlp", hidden=[256, 128], layers=4, heads=4, width=128, context=64,
+                        dropout=0.0),
              data=dict(kind="digits", path=None, shards=1, shard=0, skew="iid", stream=0),
              optimizer=dict(kind="adamw"), gossip={}, network={}, node=dict(checkpoint_every=0, metrics_every=25))
     for s in a.set:
@@ -40,10 +41,13 @@ def settings(a):
         try: value = json.loads(value)
         except ValueError: value = value.strip('"')
         c.setdefault(section, {})[key] = value
-    o = dict(momentum=0.9, beta1=0.9, beta2=0.99, schedule="cosine", final_fraction=0.1, accumulate=1)
+    o = dict(momentum=0.9, beta1=0.9, beta2=0.99, schedule="cosine", final_fraction=0.1, accumulate=1,
+             decayed="matrices")
     o.update(adamw if c["optimizer"]["kind"] == "adamw" else sgd); o.update(c["optimizer"]); c["optimizer"] = o
     if c["data"]["kind"] == "digits" or c["data"]["skew"] != "iid":
         sys.exit("this baseline reads MNIST and text files in iid shards only")
+    if c["model"]["dropout"] or o["decayed"] != "matrices":
+        sys.exit("this baseline drops nothing, and decays matrices alone")
     return c
 
 
