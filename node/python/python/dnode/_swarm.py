@@ -57,7 +57,8 @@ def join(
 
     :param model: any module. Its trained parameters are exchanged: those that require a gradient and,
         with an ``optimizer``, are among its parameters; tied ones once. Their names and shapes are part
-        of the run's identity.
+        of the run's identity. Where all of them are f32 on one CUDA device they become views of one
+        vector there.
     :param optimizer: its learning rate is reported and its state is part of checkpoints.
     :param run: the run's name; peers of other runs are refused.
     :param bootstrap: addresses of live members, or a ticket; none for the first peer.
