@@ -49,6 +49,12 @@ impl AuditError {
     pub(crate) const fn is_usage(&self) -> bool {
         matches!(self, Self::NoLog(_) | Self::Read { .. })
     }
+
+    /// Whether what was read begins with no line of any log.
+    const fn is_of_no_log(&self) -> bool {
+        let Self::Broken { line: 1, fault: Fault::Line(line), .. } = self else { return false };
+        matches!(line, LineError::Form(_) | LineError::TooLong)
+    }
 }
 
 /// What lines say that is in no account.
@@ -149,7 +155,7 @@ fn read(path: &Path) -> Result<Read, AuditError> {
             break;
         }
     }
-    if broken.is_none() && reading.findings().last == 0 {
+    if reading.findings().last == 0 && broken.as_ref().is_none_or(AuditError::is_of_no_log) {
         return Err(AuditError::NoLog(path.to_owned()));
     }
     Ok(Read { reading, notes, broken })

@@ -69,6 +69,11 @@ fn changed_and_missing(peer: &Peer) {
         assert_eq!(status, Some(1), "{text}");
         assert!(text.contains("error: the audit log does not hold: line "), "{text}");
     }
+    // The metrics are no audit log, and no line at all is none.
+    for what in ["metrics.jsonl", "address", "run.json"] {
+        let (text, status) = audit("verify", &peer.data().join(what));
+        assert_eq!((text.lines().count(), status), (1, Some(2)), "{what}: {text}");
+    }
     std::fs::remove_file(&file).unwrap();
     for place in [&file, &peer.data()] {
         let (text, status) = audit("verify", place);
