@@ -33,7 +33,7 @@ one_step(model, optimizer, torch.default_generator)
 now = torch.cat([p.detach().flatten() for p in model.parameters()])
 assert torch.equal(vector._numbers, now) and not torch.equal(now, torch.cat([p.flatten() for p in before]))
 
-def alone(tensor, name="weight"):
+def alone(tensor):
     holder = torch.nn.Module()
     holder.weight = torch.nn.Parameter(tensor)
     (found,) = collect(holder, None, "keep")

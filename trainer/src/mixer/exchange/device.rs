@@ -74,6 +74,12 @@ fn unpack(device: &dyn Device, coded: &Encoded, to: SpanMut<'_>) -> Result<(), M
     Ok(())
 }
 
+/// The weights of the fragment at `range`, to be read.
+fn shown<'v>(values: &'v Option<SpanMut<'_>>, range: &Range<usize>) -> Result<Span<'v>, MixError> {
+    let &Range { start, end } = range;
+    values.as_ref().map(SpanMut::shared).ok_or(MixError::Local { start, end })
+}
+
 /// The weights of one fragment on a device.
 pub(crate) struct DeviceFragment<'m> {
     /// `None` where x is exchanged and not shown: it can be moved then, and not read.
@@ -93,12 +99,6 @@ impl DeviceFragment<'_> {
 
     fn len(&self) -> usize {
         self.range.len()
-    }
-
-    /// The weights, to be read.
-    fn shown(&self) -> Result<Span<'_>, MixError> {
-        let Range { start, end } = self.range;
-        self.values.as_ref().map(SpanMut::shared).ok_or(MixError::Local { start, end })
     }
 
     /// Writes `factor` times how far others' weights may be; false while a block is unknown.
@@ -151,7 +151,7 @@ impl FragmentMemory for DeviceFragment<'_> {
             None => None,
         };
         let DeviceMemory { device, spread, .. } = &*self.memory;
-        let values = self.shown()?;
+        let values = shown(&self.values, &self.range)?;
         let mut done = Ok(());
         let offer = Encoded::filled(near.unwrap_or(plain), len, |bytes| {
             done = match near {
@@ -167,14 +167,12 @@ impl FragmentMemory for DeviceFragment<'_> {
     }
 
     fn squares(&self) -> Result<f64, MixError> {
-        Ok(self.memory.device.squares(self.shown()?)?)
+        Ok(self.memory.device.squares(shown(&self.values, &self.range)?)?)
     }
 
     fn meet(&mut self, offer: &Encoded) -> Result<(Lengths, usize), MixError> {
         let len = self.len();
-        let Range { start, end } = self.range;
-        let Some(values) = &self.values else { return Err(MixError::Local { start, end }) };
-        let values = values.shared();
+        let values = shown(&self.values, &self.range)?;
         let DeviceMemory { device, difference, remote, .. } = &mut *self.memory;
         let mut failed = 0;
         if Codec::MODULAR.contains(&offer.codec) {
