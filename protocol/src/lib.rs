@@ -16,6 +16,7 @@
 mod fragment;
 pub mod frame;
 mod id;
+pub mod invitation;
 mod label;
 mod layout;
 pub mod limits;

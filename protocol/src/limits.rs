@@ -31,6 +31,16 @@ pub const TICKET_ADDRESS_BYTES_MAX: usize = 255;
 /// Longest text of a ticket that is read, bytes; base58 writes fewer than 1.4 characters a byte.
 pub const TICKET_TEXT_BYTES_MAX: usize = 4096;
 
+/// Most owners of a run.
+pub const OWNERS_MAX: usize = 4;
+/// Most certificates in a chain: an owner's invitation takes two, and so does that of each who hands
+/// one on.
+pub const CHAIN_MAX: usize = 8;
+/// Most revocations that a member keeps.
+pub const REVOCATIONS_MAX: usize = 1024;
+/// Most of these that are not by owners.
+pub const MEMBER_REVOCATIONS_MAX: usize = 128;
+
 /// Longest control frame body, bytes. Checked before a byte of the body is decoded.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
 

@@ -3,13 +3,17 @@
 use std::path::Path;
 
 /// The files that decide which bytes peers exchange.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 18] = [
     "src/fragment.rs",
     "src/frame.rs",
     "src/frame/codec.rs",
     "src/frame/control.rs",
     "src/frame/tensor.rs",
     "src/id.rs",
+    "src/invitation/certificate.rs",
+    "src/invitation/chain.rs",
+    "src/invitation/pass.rs",
+    "src/invitation/revocation.rs",
     "src/label.rs",
     "src/limits.rs",
     "src/membership/proof.rs",

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use dnode_gossip::testing::peer;
+use dnode_protocol::invitation::{Chain, Grant, IssuerKey, Pass, Revocation, Role, Target};
 use dnode_protocol::membership::{Ends, Opening, RunSecret, Ticket};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::{
@@ -36,6 +37,9 @@ fn main() -> std::io::Result<()> {
     for (name, words) in words() {
         write("membership", name, &words)?;
     }
+    for (name, bytes) in invitations() {
+        write("invitation", name, &bytes)?;
+    }
     let log = dnode_fuzz::sound_log();
     write("audit", "log", log)?;
     let first = log.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -48,6 +52,31 @@ fn write(target: &str, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join(name), bytes)
+}
+
+/// An owner's invitation and the peer that came by it, as a chain and as a pass, and what takes it back.
+fn invitations() -> Vec<(&'static str, Vec<u8>)> {
+    let [owner, invited, joiner] = [1, 2, 3].map(|byte| IssuerKey::from_seed(&[byte; 32]));
+    let grant = |holder, further| Grant {
+        holder,
+        role: Role::Train,
+        further,
+        uses: 1,
+        not_before_s: 100,
+        not_after_s: 200,
+        number: 5,
+    };
+    let chain = Chain::default().extended(&owner, grant(invited.peer(), 1));
+    let chain = chain.and_then(|chain| chain.extended(&invited, grant(joiner.peer(), 0)));
+    let chain = chain.expect("the seeds are legal");
+    let pass = Pass::new(vec![owner.peer()], chain.clone()).expect("the seeds are legal");
+    let targets = [Target::Holder(joiner.peer()), Target::Number(5)];
+    let statements = targets.map(|it| Revocation::sign(&owner, it, 200, Chain::default()));
+    vec![
+        ("chain", chain.to_bytes()),
+        ("pass", pass.to_bytes()),
+        ("revocations", Revocation::to_bytes(&statements)),
+    ]
 }
 
 /// Tickets, their bytes without checksum, and the words of both ends of a proof.

@@ -1,0 +1,264 @@
+//! Signed statements that take certificates back, and the bounded set of them that a member keeps.
+//!
+//! ```text
+//! issuer [32] │ kind u8 │ holder [32], or number u64 and 24 × 0 │ until u64 │ signature [64] │ chain
+//! ```
+//!
+//! The statement of an owner has an empty chain. Another issuer adds its own, so that everybody can see
+//! that it was a member, and takes back only what it has issued itself.
+
+use std::collections::BTreeMap;
+
+use super::certificate::is_signed;
+use super::{Chain, ChainError, IssuerKey, take, take_peer, take_u64};
+use crate::PeerId;
+use crate::limits::{MEMBER_REVOCATIONS_MAX, REVOCATIONS_MAX};
+
+/// What the signature of a revocation is made for.
+const CONTEXT: &[u8] = b"dnode 2026-11-27 revocation v1";
+
+/// What is taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// All certificates of this holder, and those that follow from them.
+    Holder(PeerId),
+    /// The certificates with this number: an invitation, and all who came by it.
+    Number(u64),
+}
+
+/// A signed statement that takes certificates back.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Revocation {
+    issuer: PeerId,
+    target: Target,
+    until_s: u64,
+    signature: [u8; 64],
+    chain: Chain,
+}
+
+/// Why a statement does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RevocationError {
+    /// Its signature is not that of its issuer.
+    #[error("a revocation that its issuer has not signed")]
+    Unsigned,
+    /// Its issuer is no owner, and its chain does not hold.
+    #[error("a revocation by a peer that is no owner and no member: {0}")]
+    Issuer(ChainError),
+    /// Its issuer has been removed itself.
+    #[error("a revocation by a peer that was removed")]
+    Revoked,
+    /// It speaks of a time after the end of its issuer's certificates.
+    #[error("a revocation that lasts longer than its issuer's invitation")]
+    TooLong,
+    /// All that it takes back has ended.
+    #[error("a revocation of what has ended")]
+    Over,
+    /// There are as many already that last longer.
+    #[error("more revocations than a peer keeps")]
+    Full,
+}
+
+impl Revocation {
+    /// Most bytes of one.
+    pub const BYTES_MAX: usize = BODY_BYTES + 64 + Chain::BYTES_MAX;
+
+    /// Takes `target` back. `until_s`: when the last certificate of it ends, seconds of Unix time.
+    /// `chain`: the issuer's own; empty where it is an owner.
+    #[must_use]
+    pub fn sign(key: &IssuerKey, target: Target, until_s: u64, chain: Chain) -> Self {
+        let issuer = key.peer();
+        let signature = key.sign(CONTEXT, &body(&issuer, &target, until_s));
+        Self { issuer, target, until_s, signature, chain }
+    }
+
+    /// Who says it.
+    #[must_use]
+    pub const fn issuer(&self) -> &PeerId {
+        &self.issuer
+    }
+
+    /// What it takes back.
+    #[must_use]
+    pub const fn target(&self) -> Target {
+        self.target
+    }
+
+    /// Whether it takes back a certificate of `chain`, if it counts at all.
+    fn revokes(&self, chain: &Chain) -> bool {
+        chain.certificates().iter().any(|certificate| {
+            let grant = certificate.grant();
+            let meant = match self.target {
+                Target::Holder(holder) => grant.holder == holder,
+                Target::Number(number) => grant.number == number,
+            };
+            meant && (self.chain.is_empty() || *certificate.issuer() == self.issuer)
+        })
+    }
+
+    fn verify(&self, owners: &[PeerId], now_s: u64) -> Result<(), RevocationError> {
+        if self.until_s < now_s {
+            return Err(RevocationError::Over);
+        }
+        let member = self.chain.verify(owners, &self.issuer, now_s);
+        let member = member.map_err(RevocationError::Issuer)?;
+        if self.until_s > member.not_after_s {
+            return Err(RevocationError::TooLong);
+        }
+        let body = body(&self.issuer, &self.target, self.until_s);
+        if is_signed(&self.issuer, CONTEXT, &body, &self.signature) {
+            Ok(())
+        } else {
+            Err(RevocationError::Unsigned)
+        }
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(body(&self.issuer, &self.target, self.until_s));
+        bytes.extend(self.signature);
+        bytes.extend(self.chain.to_bytes());
+    }
+
+    fn read(rest: &mut &[u8]) -> Option<Self> {
+        let issuer = take_peer(rest)?;
+        let ([kind], what) = (take(rest)?, take::<32>(rest)?);
+        let target = match kind {
+            0 => Target::Holder(PeerId::from_public_key(what)),
+            1 => {
+                let (number, zeros) = what.split_first_chunk()?;
+                let sound = zeros.iter().all(|zero| *zero == 0);
+                Target::Number(Some(u64::from_le_bytes(*number)).filter(|_| sound)?)
+            }
+            _ => return None,
+        };
+        let (until_s, signature) = (take_u64(rest)?, take(rest)?);
+        Some(Self { issuer, target, until_s, signature, chain: Chain::read(rest)? })
+    }
+
+    /// The bytes of several statements, one behind the other.
+    #[must_use]
+    pub fn to_bytes<'a>(statements: impl IntoIterator<Item = &'a Self>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        statements.into_iter().for_each(|statement| statement.write(&mut bytes));
+        bytes
+    }
+
+    /// The statements of these bytes; `None` when a part of them is none, or when there are more than
+    /// [`REVOCATIONS_MAX`].
+    #[must_use]
+    pub fn from_bytes(mut bytes: &[u8]) -> Option<Vec<Self>> {
+        let mut statements = Vec::new();
+        while !bytes.is_empty() {
+            if statements.len() == REVOCATIONS_MAX {
+                return None;
+            }
+            statements.push(Self::read(&mut bytes)?);
+        }
+        Some(statements)
+    }
+}
+
+impl std::fmt::Debug for Revocation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { issuer, target, until_s, .. } = self;
+        write!(f, "Revocation({target:?} by {issuer:?} until {until_s})")
+    }
+}
+
+/// Bytes that are signed.
+const BODY_BYTES: usize = 32 + 1 + 32 + 8;
+
+fn body(issuer: &PeerId, target: &Target, until_s: u64) -> [u8; BODY_BYTES] {
+    let mut body = [0; BODY_BYTES];
+    body[..32].copy_from_slice(issuer.public_key());
+    match target {
+        Target::Holder(holder) => body[33..65].copy_from_slice(holder.public_key()),
+        Target::Number(number) => {
+            body[32] = 1;
+            body[33..41].copy_from_slice(&number.to_le_bytes());
+        }
+    }
+    body[65..].copy_from_slice(&until_s.to_le_bytes());
+    body
+}
+
+/// The statements that a member keeps: at most [`REVOCATIONS_MAX`], of which at most
+/// [`MEMBER_REVOCATIONS_MAX`] are not by owners. Where there are more, those that last longest stay,
+/// and those of owners push out those of members.
+#[derive(Clone, Debug, Default)]
+pub struct Revocations(BTreeMap<(Target, PeerId), Revocation>);
+
+impl Revocations {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Revocation> {
+        self.0.values()
+    }
+
+    /// The statement that takes back a part of `chain`, if one does.
+    #[must_use]
+    pub fn revokes(&self, chain: &Chain) -> Option<&Revocation> {
+        self.0.values().find(|statement| statement.revokes(chain))
+    }
+
+    /// Keeps a statement, if it counts. Returns whether it is new here, so that others are to hear of it.
+    ///
+    /// # Errors
+    /// [`RevocationError`]; nothing has changed, but that statements about what has ended are gone.
+    pub fn insert(
+        &mut self,
+        statement: Revocation,
+        owners: &[PeerId],
+        now_s: u64,
+    ) -> Result<bool, RevocationError> {
+        self.0.retain(|_, kept| kept.until_s >= now_s);
+        let key = (statement.target, statement.issuer);
+        if self.0.get(&key).is_some_and(|kept| kept.until_s >= statement.until_s) {
+            return Ok(false);
+        }
+        // What there is no room for costs no signature.
+        let leaves = self.leaves(&statement)?;
+        if self.revokes(&statement.chain).is_some() {
+            return Err(RevocationError::Revoked);
+        }
+        statement.verify(owners, now_s)?;
+        if let Some(leaves) = leaves {
+            self.0.remove(&leaves);
+        }
+        self.0.insert(key, statement);
+        Ok(true)
+    }
+
+    /// Which statement makes room for `statement`, if one must.
+    fn leaves(&self, statement: &Revocation) -> Result<Option<(Target, PeerId)>, RevocationError> {
+        let key = (statement.target, statement.issuer);
+        if self.0.contains_key(&key) {
+            return Ok(None);
+        }
+        let by_member = !statement.chain.is_empty();
+        let members = || self.0.iter().filter(|(_, kept)| !kept.chain.is_empty());
+        let rank = |kept: &Revocation| (kept.chain.is_empty(), kept.until_s);
+        let soonest = if by_member && members().count() >= MEMBER_REVOCATIONS_MAX {
+            members().min_by_key(|(_, kept)| kept.until_s)
+        } else if self.0.len() >= REVOCATIONS_MAX {
+            self.0.iter().min_by_key(|(_, kept)| rank(kept))
+        } else {
+            return Ok(None);
+        };
+        match soonest {
+            Some((key, kept)) if rank(kept) < rank(statement) => Ok(Some(*key)),
+            Some(_) | None => Err(RevocationError::Full),
+        }
+    }
+}
