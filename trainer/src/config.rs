@@ -17,7 +17,7 @@ pub use self::optimizer::{Decayed, OptimizerConfig, OptimizerKind, Schedule};
 pub(crate) const LAYERS_MAX: usize = 256;
 /// Widest layer, channels; a limit against typing errors.
 pub(crate) const WIDTH_MAX: usize = 65_536;
-/// Longest context, tokens; attention memory grows with its square.
+/// Longest context, tokens; the time of attention grows with its square.
 pub const CONTEXT_MAX: usize = 8_192;
 /// Most threads of a trainer; a limit against typing errors.
 pub(crate) const THREADS_MAX: usize = 1_024;

@@ -161,9 +161,15 @@ impl Block {
     }
 
     /// Adds the block's two contributions to the residual stream `[N, width]`.
-    fn forward(&mut self, pass: Forward<'_>, heads: &Heads, residual: &mut [f32]) {
+    fn forward(
+        &mut self,
+        pass: Forward<'_>,
+        (heads, scratch): (&Heads, &mut AttentionScratch),
+        residual: &mut [f32],
+    ) {
         self.attention_norm.forward(pass, residual);
-        self.attention.forward(pass, heads, &self.attention_norm.output, residual);
+        let input = self.attention_norm.output.as_slice();
+        self.attention.forward(pass, (heads, scratch), input, residual);
 
         self.inner_norm.forward(pass, residual);
         let rows = residual.len() / heads.shape.width();
@@ -240,7 +246,8 @@ impl LanguageModel for Gpt {
             if pass.compute.is_interrupted() {
                 return false;
             }
-            block.forward(pass, &self.heads, &mut self.residual);
+            let heads = (&self.heads, &mut self.scratch.attention);
+            block.forward(pass, heads, &mut self.residual);
         }
         self.final_norm.forward(pass, &self.residual);
         true

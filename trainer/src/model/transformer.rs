@@ -13,7 +13,7 @@ use crate::kernel::attention::AttentionShape;
 use crate::kernel::dropout::{self, Dropped};
 use crate::kernel::loss::{Objective, Score, cross_entropy};
 use crate::kernel::rotation::Rotation;
-use crate::kernel::{Blend, Matrix, MatrixMut, reduce};
+use crate::kernel::{Blend, Compute, Matrix, MatrixMut, reduce};
 
 /// Deviation of initial weights (GPT-2).
 const INITIAL_DEVIATION: f32 = 0.02;
@@ -224,12 +224,12 @@ pub(super) struct Heads {
     pub(super) rotation: Option<Rotation>,
 }
 
-/// Gradients that the attention of all blocks shares.
+/// Gradients, and memory for a while, that the attention of all blocks shares.
 #[derive(Debug, Default)]
 pub(super) struct AttentionScratch {
     /// `[N, (H + 2·G)·D]`.
     qkv: Vec<f32>,
-    /// `[B, T, T]`.
+    /// Of each thread what [`AttentionShape::scratch`] says.
     scores: Vec<f32>,
     /// `[N, H·D]`, where there is dropout.
     dropped: Vec<f32>,
@@ -239,7 +239,15 @@ impl AttentionScratch {
     /// Room for `rows` tokens.
     pub(super) fn resize(&mut self, rows: usize, shape: AttentionShape) {
         self.qkv.resize(rows * shape.row(), 0.0);
-        self.scores.resize(rows * shape.tokens, 0.0);
+    }
+
+    /// Scores of each thread.
+    fn scores(&mut self, compute: &Compute, shape: AttentionShape) -> &mut [f32] {
+        let length = compute.threads() * shape.scratch();
+        if self.scores.len() < length {
+            self.scores.resize(length, 0.0);
+        }
+        &mut self.scores
     }
 }
 
@@ -253,8 +261,8 @@ pub(super) struct Attention {
     place: Dropped,
     /// `[N, (H + 2·G)·D]`; of a text in parts, those of the parts before, too.
     qkv: Vec<f32>,
-    /// `[B, H, T, T]`.
-    weights: Vec<f32>,
+    /// What attention keeps of each sample.
+    state: Vec<f32>,
     /// `[N, H·D]`.
     attended: Vec<f32>,
 }
@@ -273,7 +281,7 @@ impl Attention {
             projection: linear(layout, &format!("block{index}.projection"), width, width)?,
             place: Dropped::Attention(index),
             qkv: Vec::new(),
-            weights: Vec::new(),
+            state: Vec::new(),
             attended: Vec::new(),
         })
     }
@@ -287,7 +295,7 @@ impl Attention {
     pub(super) fn forward(
         &mut self,
         pass: Forward<'_>,
-        heads: &Heads,
+        (heads, scratch): (&Heads, &mut AttentionScratch),
         input: &[f32],
         residual: &mut [f32],
     ) {
@@ -301,20 +309,30 @@ impl Attention {
         self.input.add_bias(pass, new);
 
         let per_sample = (tokens - kept) * shape.width();
-        let weights_per_sample = shape.heads * (tokens - kept) * tokens;
-        self.weights.resize(residual.len() / per_sample * weights_per_sample, 0.0);
+        let qkv_per_sample = shape.tokens * shape.row();
+        let state_per_sample = shape.kept(tokens - kept);
+        let samples = residual.len() / per_sample;
+        self.state.resize(samples * state_per_sample, 0.0);
         self.attended.resize(residual.len(), 0.0);
-        let samples = self
+        let share = samples.div_ceil(pass.compute.threads());
+        let shares = self
             .qkv
-            .chunks_exact_mut(shape.tokens * shape.row())
-            .zip(self.weights.chunks_exact_mut(weights_per_sample))
-            .zip(self.attended.chunks_exact_mut(per_sample));
-        pass.compute.for_each(samples.collect(), |((qkv, weights), attended)| {
-            if let Some(rotation) = &heads.rotation {
-                let new = &mut qkv[kept * shape.row()..];
-                rotation.apply(kept, new, shape.row(), shape.heads + shape.key_value_heads);
+            .chunks_mut(share * qkv_per_sample)
+            .zip(self.state.chunks_mut(share * state_per_sample))
+            .zip(self.attended.chunks_mut(share * per_sample))
+            .zip(scratch.scores(pass.compute, shape).chunks_exact_mut(shape.scratch()));
+        pass.compute.for_each(shares.collect(), |(((qkv, state), attended), scores)| {
+            let samples = qkv
+                .chunks_exact_mut(qkv_per_sample)
+                .zip(state.chunks_exact_mut(state_per_sample))
+                .zip(attended.chunks_exact_mut(per_sample));
+            for ((qkv, state), attended) in samples {
+                if let Some(rotation) = &heads.rotation {
+                    let new = &mut qkv[kept * shape.row()..];
+                    rotation.apply(kept, new, shape.row(), shape.heads + shape.key_value_heads);
+                }
+                shape.forward((kept, qkv), scores, state, attended);
             }
-            shape.forward(kept, qkv, weights, attended);
         });
         self.projection.add(pass, self.place, &self.attended, residual);
     }
@@ -328,23 +346,33 @@ impl Attention {
         out: &mut [f32],
     ) {
         let shape = heads.shape;
-        let AttentionScratch { qkv, scores, dropped } = scratch;
-        let added = dropout::before(pass.dropout, self.place, residual, dropped);
+        let added = dropout::before(pass.dropout, self.place, residual, &mut scratch.dropped);
         self.projection.backward_parameters(pass, &self.attended, added);
         self.projection.backward_input(pass, added, out);
         let per_sample = shape.tokens * shape.width();
-        let scores_per_sample = shape.tokens * shape.tokens;
-        let samples = self
+        let qkv_per_sample = shape.tokens * shape.row();
+        let state_per_sample = shape.kept(shape.tokens);
+        let share = (out.len() / per_sample).div_ceil(pass.compute.threads());
+        scratch.scores(pass.compute, shape);
+        let AttentionScratch { qkv, scores, .. } = scratch;
+        let shares = self
             .qkv
-            .chunks_exact(shape.tokens * shape.row())
-            .zip(self.weights.chunks_exact(shape.heads * scores_per_sample))
-            .zip(out.chunks_exact(per_sample))
-            .zip(scores.chunks_exact_mut(scores_per_sample))
-            .zip(qkv.chunks_exact_mut(shape.tokens * shape.row()));
-        pass.compute.for_each(samples.collect(), |((((kept, weights), gradient), scores), out)| {
-            shape.backward((kept, weights), gradient, scores, out);
-            if let Some(rotation) = &heads.rotation {
-                rotation.undo(out, shape.row(), shape.heads + shape.key_value_heads);
+            .chunks(share * qkv_per_sample)
+            .zip(self.state.chunks(share * state_per_sample))
+            .zip(out.chunks(share * per_sample))
+            .zip(qkv.chunks_mut(share * qkv_per_sample))
+            .zip(scores.chunks_exact_mut(shape.scratch()));
+        pass.compute.for_each(shares.collect(), |((((kept, state), gradient), out), scores)| {
+            let samples = kept
+                .chunks_exact(qkv_per_sample)
+                .zip(state.chunks_exact(state_per_sample))
+                .zip(gradient.chunks_exact(per_sample))
+                .zip(out.chunks_exact_mut(qkv_per_sample));
+            for (((kept, state), gradient), out) in samples {
+                shape.backward((kept, state), gradient, scores, out);
+                if let Some(rotation) = &heads.rotation {
+                    rotation.undo(out, shape.row(), shape.heads + shape.key_value_heads);
+                }
             }
         });
         self.input.backward_parameters(pass, input, qkv);
