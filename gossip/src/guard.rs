@@ -44,6 +44,9 @@ const FAR: f64 = 6.0;
 /// Where mixes are frequent: what the usual difference, and with it the radius, may grow by in a commit.
 /// With two witnesses of which one attacks, what is usual would grow with the attack.
 const GROWTH: f64 = 1.1;
+/// Where mixes are frequent and nothing is usual yet: least radius, multiple of what the own fragment has moved by
+/// its own training since it was mixed last. Measured: docs/measurements.md, "Own moves".
+const MOVES_MIN: f64 = 2.0;
 /// Commits after the start in which it may grow as it likes: replicas begin equal.
 const START_COMMITS: u64 = 4;
 /// Commits beyond which the growth is counted no further; `GROWTH` to this power is 445.
@@ -172,7 +175,10 @@ impl Guard {
                 (EXCESS_MAX * usual * met.unlike_speed.sqrt()).min(UNTRUSTED_WEIGHTS_MAX)
             }
         };
-        Tolerance { weights, rms_min, radius, far }
+        // Two that train fast are far apart by right.
+        let widens = self.bar.frequent && record.is_none() && usual.is_none();
+        let moves_min = if widens { MOVES_MIN } else { 0.0 };
+        Tolerance { weights, rms_min, radius, far, moves_min }
     }
 
     fn known(&self, met: &Met) -> Option<&Usual> {

@@ -182,16 +182,15 @@ const SLOW: &str = r#"
 "#;
 
 #[test]
-fn a_slow_peer_that_the_others_leave_behind_takes_over_a_replica_and_leaves_nobody_out() {
+fn a_slow_peer_at_a_high_rate_stays_with_the_others_and_leaves_nobody_out() {
     let case = case(SLOW);
     for seed in [1, 3] {
         let outcome = run(&case, variant(&case, "pairwise"), seed).unwrap();
         let by_slow = outcome.guarded.iter().filter(|guarded| guarded.by == 3);
         let last: BTreeMap<u32, &str> =
             by_slow.map(|guarded| (guarded.about, guarded.trust.as_str())).collect();
-        assert!(!last.is_empty(), "nobody was far away, so nothing was shown");
         assert!(last.values().all(|trust| *trust == "Trusted"), "{last:?}");
-        // Left to itself it ends at 0.6 to 0.8.
+        // With radii of its own weights' length alone it ends at 0.6 to 0.8.
         assert!(outcome.last.distance < 0.35, "{}", outcome.last.distance);
     }
 }

@@ -49,12 +49,38 @@ pub struct Tolerance {
     /// Multiple of the norm of the own slice beyond which the radius shrinks as differences grow:
     /// `τ · far/‖d‖`. Infinite where it does not.
     pub far: f64,
+    /// The radius is at least this multiple of what the own slice has moved by its own training since it was
+    /// mixed last, within the slice's norm. 0 where it is not widened.
+    pub moves_min: f64,
+}
+
+/// What a slice of the own weights is measured by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnSlice {
+    /// Its Euclidean norm.
+    pub(crate) norm: f64,
+    /// How far it has moved by training since it was mixed last; `None` where that is not known.
+    pub(crate) moved: Option<f64>,
+    /// Its elements.
+    pub(crate) len: usize,
+}
+
+impl OwnSlice {
+    /// One of which no moves are known.
+    pub(crate) const fn of(norm: f64, len: usize) -> Self {
+        Self { norm, moved: None, len }
+    }
 }
 
 impl Tolerance {
     /// Lets in what is finite and in proportion, whole.
-    pub const ANY: Self =
-        Self { weights: f64::INFINITY, rms_min: 0.01, radius: f64::INFINITY, far: f64::INFINITY };
+    pub const ANY: Self = Self {
+        weights: f64::INFINITY,
+        rms_min: 0.01,
+        radius: f64::INFINITY,
+        far: f64::INFINITY,
+        moves_min: 0.0,
+    };
 
     /// Longest difference of a slice of `len` elements of norm `local`.
     pub(crate) fn limit(&self, local: f64, len: usize) -> f64 {
@@ -62,15 +88,19 @@ impl Tolerance {
     }
 
     /// Longest move towards a slice at a distance of `difference`.
-    pub(crate) fn clip_radius(&self, difference: f64, local: f64, len: usize) -> f64 {
-        let counted = self.counted(local, len);
+    pub(crate) fn clip_radius(&self, difference: f64, own: OwnSlice) -> f64 {
+        let counted = self.counted(own.norm, own.len);
         let far = self.far * counted;
-        self.radius * counted * if difference > far { far / difference } else { 1.0 }
+        let mut radius = self.radius * counted;
+        if let Some(moved) = own.moved {
+            radius = radius.max((self.moves_min * moved).min(counted));
+        }
+        radius * if difference > far { far / difference } else { 1.0 }
     }
 
     /// What a difference of norm `difference` is multiplied by: `min(1, τ/‖d‖)`.
-    pub(crate) fn shortened(&self, difference: f64, local: f64, len: usize) -> f64 {
-        let radius = self.clip_radius(difference, local, len);
+    pub(crate) fn shortened(&self, difference: f64, own: OwnSlice) -> f64 {
+        let radius = self.clip_radius(difference, own);
         if difference > radius { radius / difference } else { 1.0 }
     }
 
@@ -302,8 +332,22 @@ mod tests {
         let tolerance = Tolerance { radius: 0.5, far: 2.0, ..Tolerance::ANY };
         for (difference, moved) in [(1.0, 1.0), (6.0, 5.0), (20.0, 5.0), (40.0, 2.5), (400.0, 0.25)]
         {
-            let shortened = difference * tolerance.shortened(difference, 10.0, 4);
+            let own = OwnSlice::of(10.0, 4);
+            let shortened = difference * tolerance.shortened(difference, own);
             assert!((shortened - moved).abs() < 1e-9, "{difference}: {shortened}");
+        }
+    }
+
+    #[test]
+    fn what_the_own_slice_has_moved_widens_the_radius() {
+        let radius = |moved| {
+            let tolerance = Tolerance { radius: 0.5, moves_min: 2.0, ..Tolerance::ANY };
+            tolerance.clip_radius(100.0, OwnSlice { norm: 10.0, moved, len: 4 })
+        };
+        // Within the norm; at least the radius; and that one where nothing is known.
+        for (moved, wanted) in [(Some(4.0), 8.0), (Some(40.0), 10.0), (Some(0.0), 5.0), (None, 5.0)]
+        {
+            assert!((radius(moved) - wanted).abs() < 1e-9, "{moved:?}: {}", radius(moved));
         }
     }
 

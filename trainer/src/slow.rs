@@ -51,6 +51,11 @@ impl<'a> Own<'a> {
         self.values.as_deref().expect("training shows a fragment before its weights are read")
     }
 
+    /// The weights, `[len]`, where they are shown.
+    pub(crate) fn shown(&self) -> Option<&[f32]> {
+        self.values.as_deref()
+    }
+
     /// Euclidean norm of the weights.
     ///
     /// # Errors

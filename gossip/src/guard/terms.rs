@@ -15,6 +15,9 @@ pub struct Tolerance {
     /// Multiple of the norm of the own fragment beyond which the radius shrinks as differences grow;
     /// infinite where it does not.
     pub far: f64,
+    /// The radius is at least this multiple of what the own fragment has moved by its own training since it
+    /// was mixed last, within the fragment's norm; 0 where it is not widened.
+    pub moves_min: f64,
 }
 
 impl Tolerance {
@@ -23,7 +26,8 @@ impl Tolerance {
 
     /// Lets in differences up to a multiple of the own fragment, and shortens none.
     pub(super) const fn whole(weights: f64, rms_min: f64) -> Self {
-        Self { weights, rms_min, radius: f64::INFINITY, far: f64::INFINITY }
+        let (radius, far) = (f64::INFINITY, f64::INFINITY);
+        Self { weights, rms_min, radius, far, moves_min: 0.0 }
     }
 }
 

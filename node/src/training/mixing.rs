@@ -277,6 +277,6 @@ const fn evidence(report: &MixReport, numbers: &Encoded) -> Evidence {
 
 /// The core's weight and tolerance in the trainer's types.
 const fn terms(weight: f32, tolerance: dnode_gossip::Tolerance) -> MixTerms {
-    let dnode_gossip::Tolerance { weights, rms_min, radius, far } = tolerance;
-    MixTerms { weight, tolerance: Tolerance { weights, rms_min, radius, far } }
+    let dnode_gossip::Tolerance { weights, rms_min, radius, far, moves_min } = tolerance;
+    MixTerms { weight, tolerance: Tolerance { weights, rms_min, radius, far, moves_min } }
 }

@@ -134,8 +134,11 @@ fn write(encoded: &Encoded) -> Bytes {
 
 /// The host's terms in the trainer's words.
 const fn own_terms(MixTerms { weight, tolerance }: MixTerms) -> dnode_trainer::MixTerms {
-    let dnode_gossip::Tolerance { weights, rms_min, radius, far } = tolerance;
-    dnode_trainer::MixTerms { weight, tolerance: Tolerance { weights, rms_min, radius, far } }
+    let dnode_gossip::Tolerance { weights, rms_min, radius, far, moves_min } = tolerance;
+    dnode_trainer::MixTerms {
+        weight,
+        tolerance: Tolerance { weights, rms_min, radius, far, moves_min },
+    }
 }
 
 impl Replica for ModelReplica {

@@ -19,8 +19,8 @@ use dnode_protocol::frame::Codec;
 
 use crate::codec::{Encoded, decode, encode};
 use crate::mix::{
-    MixError, MixReport, MixTerms, check_difference, check_length, check_norm, check_weight, norm,
-    parameters_norm_max, subtract,
+    MixError, MixReport, MixTerms, OwnSlice, check_difference, check_length, check_norm,
+    check_weight, norm, parameters_norm_max, subtract,
 };
 use crate::slow::Own;
 
@@ -62,7 +62,7 @@ impl Epidemic {
         check_difference(&range, difference_norm, local_norm, tolerance)?;
         let arrived = &mut self.arrived[index];
         *arrived += f64::from(weight);
-        let shortened = tolerance.shortened(difference_norm, local_norm, range.len());
+        let shortened = tolerance.shortened(difference_norm, OwnSlice::of(local_norm, range.len()));
         let share = shortened * f64::from(weight) / (1.0 + *arrived);
         own.displace(&difference, share as f32);
         let (moved_norm, clipped) = (share * difference_norm, shortened < 1.0);

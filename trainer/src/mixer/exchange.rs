@@ -24,6 +24,7 @@
 
 mod device;
 mod host;
+mod progress;
 
 use std::ops::Range;
 
@@ -37,8 +38,8 @@ pub(crate) use self::host::learnt;
 use crate::codec::{CODED_FINITE_MAX, Encoded};
 use crate::device::DEVICE_BLOCK as BLOCK;
 use crate::mix::{
-    MixError, MixReport, MixTerms, check_difference, check_length, check_norm, check_weight,
-    difference_norm_max, parameters_norm_max,
+    MixError, MixReport, MixTerms, OwnSlice, check_difference, check_length, check_norm,
+    check_weight, difference_norm_max, parameters_norm_max,
 };
 use crate::weights::finite_local;
 
@@ -119,6 +120,12 @@ pub(crate) trait FragmentMemory {
     /// The weights for a responder, and their squared length: as `near` says if the distance of every
     /// block is known, else as `plain`.
     fn offer(&mut self, plain: Codec, near: Option<Near>) -> Result<(Encoded, f64), MixError>;
+
+    /// How far the weights have moved by training alone since the last exchange, Euclidean; `None` where that
+    /// is not known. From now on it is counted from here, without what this exchange moves.
+    fn own_move(&mut self) -> Option<f64> {
+        None
+    }
 
     /// Squared length of the weights.
     fn squares(&self) -> Result<f64, MixError>;
@@ -208,7 +215,8 @@ impl Exchange {
         }
         let distance = &mut self.distances[memory.index()];
         let own = self.clip.and_then(|clip| distance.radius(clip)).unwrap_or(f64::INFINITY);
-        let radius = own.min(tolerance.clip_radius(difference_norm, local_norm, range.len()));
+        let own_slice = OwnSlice { norm: local_norm, moved: memory.own_move(), len: range.len() };
+        let radius = own.min(tolerance.clip_radius(difference_norm, own_slice));
         let clipped = (difference_norm > radius).then_some(radius);
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
         // Such a difference is finite in every code, so the weights may move while it is written.
@@ -254,7 +262,8 @@ impl Exchange {
         let proportion = self.proportion(memory.index(), local_norm);
         check_norm(range, difference_norm, difference_norm_max(proportion, range.len()))?;
         check_difference(range, difference_norm, local_norm, tolerance)?;
-        let shortened = tolerance.shortened(difference_norm, local_norm, range.len());
+        let own_slice = OwnSlice { norm: local_norm, moved: memory.own_move(), len: range.len() };
+        let shortened = tolerance.shortened(difference_norm, own_slice);
         let mixed = difference_norm * shortened;
         self.distances[memory.index()].learn(mixed);
         memory.displace(reply, weight * shortened as f32, Learning::From)?;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::frame::{Codec, SpareBuffers};
 
+use super::progress::Progress;
 use super::{BLOCK, FragmentMemory, Near, SPREAD_FACTOR, SPREAD_KEPT, SPREAD_WIDER, spread_factor};
 use super::{Learning, Lengths};
 use crate::codec::{
@@ -24,6 +25,8 @@ pub(crate) struct HostMemory {
     /// How far others may be by block, per fragment: 0 where nothing is known, negative after an exchange
     /// that said nothing.
     bounds: Vec<Vec<f32>>,
+    /// How far each fragment has moved by itself.
+    progress: Vec<Progress>,
     /// How far others' weights may be, by block of the fragment at hand.
     spread: Vec<f32>,
     /// A piece of an offer, and one of a difference or of a reply.
@@ -36,6 +39,7 @@ impl HostMemory {
     pub(crate) fn new(fragments: usize) -> Self {
         Self {
             bounds: vec![Vec::new(); fragments],
+            progress: vec![Progress::default(); fragments],
             spread: Vec::new(),
             piece: [(); 2].map(|()| vec![0.0; PART_ELEMENTS]),
             buffers: SpareBuffers::new(BUFFERS_BYTES_MAX),
@@ -104,6 +108,15 @@ impl FragmentMemory for HostFragment<'_, '_> {
         Ok((offer, sum.sum()))
     }
 
+    fn own_move(&mut self) -> Option<f64> {
+        let progress = &mut self.memory.progress[self.index];
+        let Some(values) = self.own.shown() else {
+            progress.forget();
+            return None;
+        };
+        progress.take(values)
+    }
+
     fn squares(&self) -> Result<f64, MixError> {
         Ok(self.own.norm()?.powi(2))
     }
@@ -130,8 +143,10 @@ impl FragmentMemory for HostFragment<'_, '_> {
         weight: Option<f32>,
     ) -> Result<Encoded, MixError> {
         self.prepare();
-        let HostMemory { bounds, piece: [remote, numbers], buffers, .. } = &mut *self.memory;
-        let (bounds, own) = (&mut bounds[self.index], &mut *self.own);
+        let HostMemory { bounds, progress, piece: [remote, numbers], buffers, .. } =
+            &mut *self.memory;
+        let (bounds, progress) = (&mut bounds[self.index], &mut progress[self.index]);
+        let own = &mut *self.own;
         // The difference is computed anew: cheaper than to write down and read back what is larger than
         // the cache.
         let coded = Encoded::in_pieces(buffers, (reply, offer.elements), |piece, bytes| {
@@ -148,6 +163,7 @@ impl FragmentMemory for HostFragment<'_, '_> {
             if let Some(weight) = weight {
                 let moved = numbers_of(reply, bytes, numbers);
                 let moved = moved.expect("what was just written can be read");
+                progress.mix((piece.start, offer.elements), moved, weight);
                 own.displace_slow(piece.start, moved, weight);
             }
         });
@@ -173,8 +189,8 @@ impl FragmentMemory for HostFragment<'_, '_> {
         learning: Learning,
     ) -> Result<(), MixError> {
         self.prepare();
-        let HostMemory { bounds, piece: [moved, _], .. } = &mut *self.memory;
-        let bounds = &mut bounds[self.index];
+        let HostMemory { bounds, progress, piece: [moved, _], .. } = &mut *self.memory;
+        let (bounds, progress) = (&mut bounds[self.index], &mut progress[self.index]);
         let factor = spread_factor(coded.codec);
         // Decoded again: cheaper than to write down and read back what is larger than the cache.
         for piece in pieces(coded.codec, 0..coded.elements) {
@@ -183,6 +199,7 @@ impl FragmentMemory for HostFragment<'_, '_> {
             if learning == Learning::From {
                 learn(&mut bounds[piece.start / BLOCK..], moved, factor);
             }
+            progress.mix((piece.start, coded.elements), moved, weight);
             self.own.displace_slow(piece.start, moved, weight);
         }
         self.own.displace_live(coded, weight);
