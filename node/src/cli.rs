@@ -6,9 +6,11 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use join::{Check, Doctor, Flags, Join};
+pub use members::{Invite, RunCommand};
 pub use text::{Eval, Generate, TokenizerCommand};
 
 mod join;
+mod members;
 mod text;
 mod ticket;
 
@@ -134,6 +136,22 @@ pub enum Command {
         /// A file to write it to, which must not be there yet; without one it is printed.
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
+    },
+    /// Make a run that has an owner, who alone lets others in.
+    #[command(subcommand, after_help = "Example: dnode run create --data-dir owner")]
+    Run(RunCommand),
+    /// Print an invitation to a run that has owners: a ticket for `dnode join`.
+    #[command(after_help = "Example: dnode invite --data-dir owner --expires 7d > invitation")]
+    Invite(Invite),
+    /// Remove a member from a run that has owners, or take an invitation back with all who came by it.
+    #[command(after_help = "Example: dnode revoke --data-dir owner 12D3KooW…")]
+    Revoke {
+        /// The peer id of the member, or the number of the invitation.
+        #[arg(value_name = "PEER|NUMBER")]
+        what: String,
+        /// The data directory of an owner, or of the member that has invited; its peer may run.
+        #[arg(long, value_name = "DIR", default_value = "dnode-data")]
+        data_dir: PathBuf,
     },
     /// Print the peer id kept in a data directory; make one where there is none.
     #[command(after_help = "Example: dnode id --data-dir peer-0")]

@@ -9,6 +9,7 @@ mod groups;
 mod host;
 mod lifecycle;
 mod refusal;
+mod removals;
 mod telemetry;
 mod tensors;
 mod terms;
@@ -35,6 +36,7 @@ pub(crate) use groups::rack_name;
 use host::Host;
 use lifecycle::Lifecycle;
 pub(crate) use refusal::advice;
+pub(crate) use removals::Removals;
 pub use telemetry::ADDRESS_FILE;
 #[cfg(feature = "otel")]
 pub(crate) use telemetry::path;
@@ -78,6 +80,7 @@ pub(crate) struct Parts {
     pub(crate) started: Instant,
     pub(crate) terms: Terms,
     pub(crate) course: Course,
+    pub(crate) removals: Removals,
 }
 
 /// The loop's parts.
@@ -89,6 +92,9 @@ pub(crate) struct Driver {
     bootstrap: Bootstrap,
     peer_store: PeerStore,
     diagnosis: Diagnosis,
+    removals: Removals,
+    /// Why this peer is no member of the run any more.
+    no_member: Option<String>,
     /// Network events handled since the core's deadline came.
     burst: u32,
 }
@@ -96,7 +102,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { core, fragments, network, training, telemetry, audit, .. } = parts;
-        let Parts { peer_store, tracer, started, terms, course, .. } = parts;
+        let Parts { peer_store, tracer, started, terms, course, removals, .. } = parts;
         let groups = Groups::new(network.peer_id(), &terms);
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
         let host =
@@ -109,6 +115,8 @@ impl Driver {
             bootstrap,
             peer_store,
             diagnosis: Diagnosis::new(started),
+            removals,
+            no_member: None,
             burst: 0,
         }
     }
@@ -143,7 +151,10 @@ impl Driver {
             self.host.training.join();
         }
         self.host.network.shutdown().await;
-        let ending = self.lifecycle.into_ending();
+        let ending = match self.no_member.take() {
+            Some(why) => Err(DriveError::NoMember(why)),
+            None => self.lifecycle.into_ending(),
+        };
         let (reason, last) = match &ending {
             Ok(ending) => (self.host.telemetry.reason().to_owned(), Some(ending.position)),
             Err(error) => (error.to_string(), None),
@@ -176,6 +187,7 @@ impl Driver {
     fn on_tick(&mut self) {
         self.groups.count_bytes(&self.host);
         self.peer_store.tick(Some(Instant::now()));
+        self.removals.tick(&self.host.network);
         self.diagnosis.diagnose(&self.lifecycle, &mut self.host);
         if !self.lifecycle.is_interrupted()
             && let Some(addresses) = self.bootstrap.silent()
@@ -255,12 +267,31 @@ impl Driver {
             }
             NetworkEvent::Channel { peer, channel } => self.groups.on_channel(peer, channel),
             NetworkEvent::PathLost { peer } => host.feed(Input::Alarm { peer }),
+            NetworkEvent::Revocations { new, known } => {
+                self.removals.keep(&known);
+                for statement in &new {
+                    let what = removals::words(statement);
+                    tracing::warn!("{what}");
+                    host.telemetry.event("revoked", &what);
+                }
+            }
+            NetworkEvent::NoMember { why } => self.on_no_member(why),
             NetworkEvent::Copied { .. } => self.bootstrap.settle(),
             NetworkEvent::CopiedPeer { .. }
             | NetworkEvent::Listening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::RoundTrip { .. } => {}
+        }
+    }
+
+    /// This peer was removed, or its invitation has ended: it leaves after a last checkpoint.
+    fn on_no_member(&mut self, why: String) {
+        if self.no_member.is_none() {
+            tracing::warn!("this peer leaves the run: {why}");
+            self.host.telemetry.event("no-member", &why);
+            self.no_member = Some(why);
+            self.lifecycle.on_stop(&mut self.host, &self.groups);
         }
     }
 

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
 use dnode_protocol::RunSpec;
+use dnode_protocol::invitation::{Pass, Revocation};
 use dnode_protocol::membership::{RunSecret, Ticket};
 use dnode_trainer::checkpoint::CheckpointError;
 use dnode_trainer::{TrainError, Trainer};
@@ -28,13 +29,14 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, LogFormat};
 use crate::driver::{
-    Auditing, Course, DriveError, Driver, Invitation, Parts, Telemetry, Terms, Viewing,
+    Auditing, Course, DriveError, Driver, Invitation, Parts, Removals, Telemetry, Terms, Viewing,
 };
 use crate::peer::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::process::console::Console;
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::identity::Identity;
 use crate::storage::peer_store::{PeerStore, PeersFileError, read_peers_file};
+use crate::storage::secret;
 use crate::telemetry::metrics;
 use crate::telemetry::progress::Reporter;
 use crate::telemetry::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
@@ -245,7 +247,9 @@ impl JoinError {
             | Self::Traces(_)
             | Self::Serve(ServeError::Listen { .. })
             | Self::Membership(_)
-            | Self::Drive(DriveError::OtherRun(_) | DriveError::NotLetIn { .. }) => true,
+            | Self::Drive(
+                DriveError::OtherRun(_) | DriveError::NotLetIn { .. } | DriveError::NoMember(_),
+            ) => true,
             Self::Checkpoint(_)
             | Self::Io { .. }
             | Self::Serve(_)
@@ -263,6 +267,7 @@ impl JoinError {
 ///
 /// # Errors
 /// [`JoinError`]. The data directory then holds the state from before, or a later one.
+#[expect(clippy::too_many_lines, reason = "all parts of a peer are made here, in order")]
 pub async fn join(
     options: Options,
     mut trainer: Box<dyn Trainer>,
@@ -273,13 +278,13 @@ pub async fn join(
     let Options { identity: own, steps_given, ticket, shown_to, .. } = options;
     let own = own.or_else(|| trainer.kind().map(|kind| TrainerIdentity::new(kind, "")));
     crate::telemetry::traces::check(config.node.traces.as_ref())?;
-    let (config, secret) = with_ticket(with_peers_file(config)?, ticket)?;
+    let (config, given) = with_ticket(with_peers_file(config)?, ticket)?;
     let parameters = trainer.layout().parameters();
     let identified = trainer.data_identity();
     let (config, begins) = initial::weights(config, trainer.as_ref())?;
     let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
     let (fragments, gossip) = checked(&config, trainer.as_mut())?;
-    let (dir, identity, secret) = enter(&config, &run, secret)?;
+    let (dir, identity, secret, member) = enter(&config, &run, given)?;
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let description = trainer.describe()?;
     let from = (&dir, &run, &description);
@@ -296,7 +301,8 @@ pub async fn join(
         Viewing::start(&config, identity.peer(), (&run, &dir, own.as_ref()), (fragments, started))?
             .also_to(shown_to);
     let described = own.as_ref().map_or_else(|| json!(config), |own| own.described(&config));
-    let invitation = Invitation::new(config.clone(), own, (console, secret.clone()));
+    let way_in = (secret.clone(), member.is_some());
+    let invitation = Invitation::new(config.clone(), own, (console, way_in));
     let shown = (invitation, viewing);
     let mut telemetry = Telemetry::new(metrics, reporter, shown, (started, config.run.steps));
     let start = metrics::Start {
@@ -317,7 +323,11 @@ pub async fn join(
     let (peer_store, remembered) = PeerStore::load(dir.path());
     let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.life()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
-    let (network, events) = Network::start(NetworkConfig { remembered, secret, ..network })?;
+    let (pass, revocations) = member.unzip();
+    let revocations = revocations.unwrap_or_default();
+    let removals = Removals::new(dir.path().to_owned());
+    let (network, events) =
+        Network::start(NetworkConfig { remembered, secret, pass, revocations, ..network })?;
     let core = core((&identity, dir.life()), gossip, (fragments, position.clock));
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
     let core = if lacks_weights { core.awaiting_model() } else { core };
@@ -336,23 +346,26 @@ pub async fn join(
         started,
         terms,
         course,
+        removals,
     };
     drive(parts, position.samples, events, stop).await
 }
 
-/// The data directory, bound to the run, the identity that is kept there, and the secret of the run, if
-/// it is closed. `given`: a secret given by hand.
-fn enter(
-    config: &Config,
-    run: &RunSpec,
-    given: Option<RunSecret>,
-) -> Result<(DataDir, Identity, Option<RunSecret>), JoinError> {
+/// What [`enter`] finds: data directory, identity, secret, and how this peer came into a run with owners.
+type Entered = (DataDir, Identity, Option<RunSecret>, Option<(Pass, Vec<Revocation>)>);
+
+/// The data directory, bound to the run, the identity that is kept there, the secret of the run, if it is
+/// closed, and how this peer came in, if it has owners. `given`: a ticket given by hand.
+fn enter(config: &Config, run: &RunSpec, given: Option<Ticket>) -> Result<Entered, JoinError> {
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
     let began = dir.is_bound();
     dir.bind(run)?;
-    let secret = membership::settle(config, given, (&dir, began))?;
-    Ok((dir, identity, secret))
+    let before = secret::load(dir.path())?;
+    let by_hand = given.as_ref().map(|ticket| ticket.secret().clone());
+    let secret = membership::settle(config, by_hand, (&dir, began))?;
+    let member = membership::take_in(&dir, &identity, (given.as_ref(), before))?;
+    Ok((dir, identity, secret, member))
 }
 
 /// Drives the run to its end and writes its final metrics; `samples` were processed before it.

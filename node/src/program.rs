@@ -16,7 +16,7 @@ use crate::backend::BackendError;
 use crate::check::{self, CheckError};
 use crate::cli::{
     AuditCommand, Bench, Check, Cli, Command, ConfigCommand, Doctor, Eval, ExchangeArgs, Generate,
-    Join, LinkArgs, TokenizerCommand, fault,
+    Invite, Join, LinkArgs, RunCommand, TokenizerCommand, fault,
 };
 use crate::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
 use crate::data_dir::{DataDir, DataDirError};
@@ -29,6 +29,7 @@ use crate::progress::Significant;
 use crate::tools::audit::{self, AuditError};
 use crate::tools::choices::{self, ChoicesError};
 use crate::tools::language::{self, LanguageError};
+use crate::tools::members::{self, MembersError, Wanted};
 use crate::top::{self, TopError};
 use crate::view::figure;
 use crate::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, error_text};
@@ -87,6 +88,8 @@ enum Failure {
     Choices(#[from] ChoicesError),
     #[error(transparent)]
     Audit(#[from] AuditError),
+    #[error(transparent)]
+    Members(#[from] MembersError),
     #[error("cannot start a thread: {0}; allow this user more of them (`ulimit -u`)")]
     Thread(io::Error),
     #[error("cannot write {what}: {reason}; is there room, and is the name free and writable?")]
@@ -120,12 +123,14 @@ impl Failure {
             }
             Self::Top(error) if error.is_usage() => USAGE,
             Self::Audit(error) if error.is_usage() => USAGE,
+            Self::Members(error) if error.is_usage() => USAGE,
             Self::Check(CheckError::Step { .. } | CheckError::Ask(_))
             | Self::Differs
             | Self::Unknown(_)
             | Self::Unfit(_)
             | Self::Top(_)
             | Self::Audit(_)
+            | Self::Members(_)
             | Self::Join(_)
             | Self::Link(_)
             | Self::Export(_)
@@ -168,6 +173,13 @@ pub fn program(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Command::Bench(Bench::Exchange(exchange)) => bench_exchange(&exchange),
         Command::Top { address, data_dir } => show(address, &data_dir),
         Command::Audit(command) => judge(&command),
+        Command::Run(RunCommand::Create { data_dir, owner }) => {
+            members::create(&data_dir, &owner).map_err(Into::into).and_then(|text| print(&text))
+        }
+        Command::Invite(flags) => invite(&flags),
+        Command::Revoke { what, data_dir } => {
+            members::revoke(&data_dir, &what).map_err(Into::into).and_then(|text| print(&text))
+        }
         Command::Ticket { file } => make_ticket(file.as_deref()),
         Command::Id { data_dir } => id(&data_dir),
     };
@@ -432,6 +444,16 @@ fn judge(command: &AuditCommand) -> Result<(), Failure> {
             broken.map_or(Ok(()), |broken| Err(broken.into()))
         }
     }
+}
+
+fn invite(flags: &Invite) -> Result<(), Failure> {
+    let Invite { role, expires, uses, further, address, data_dir } = flags;
+    let wanted =
+        Wanted { role: *role, expires, uses: *uses, further: *further, addresses: address };
+    let (ticket, told) = members::invite(data_dir, &wanted)?;
+    // Standard output has the ticket alone, for a file.
+    let _ = writeln!(io::stderr(), "{told}");
+    print(&(ticket + "\n"))
 }
 
 fn make_ticket(file: Option<&Path>) -> Result<(), Failure> {

@@ -4,5 +4,6 @@ pub(crate) mod checkpoint_lag;
 pub mod data_dir;
 pub mod identity;
 pub(crate) mod kept_snapshots;
+pub(crate) mod pass;
 pub(crate) mod peer_store;
 pub(crate) mod secret;

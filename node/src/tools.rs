@@ -8,4 +8,5 @@ pub mod doctor;
 pub mod exchange_bench;
 pub(crate) mod language;
 pub mod link_bench;
+pub(crate) mod members;
 pub mod top;

@@ -1,9 +1,11 @@
 //! Every maximum of the protocol, with the assertions that relate them.
 
+use crate::invitation::{Chain, Revocation};
+
 /// The version, where a name and where a number is wanted.
 macro_rules! version {
     () => {
-        10
+        11
     };
 }
 
@@ -29,7 +31,7 @@ pub const TICKET_ADDRESSES_MAX: usize = 8;
 /// Longest address in a ticket, bytes of its binary form.
 pub const TICKET_ADDRESS_BYTES_MAX: usize = 255;
 /// Longest text of a ticket that is read, bytes; base58 writes fewer than 1.4 characters a byte.
-pub const TICKET_TEXT_BYTES_MAX: usize = 4096;
+pub const TICKET_TEXT_BYTES_MAX: usize = 8192;
 
 /// Most owners of a run.
 pub const OWNERS_MAX: usize = 4;
@@ -38,6 +40,8 @@ pub const OWNERS_MAX: usize = 4;
 pub const CHAIN_MAX: usize = 8;
 /// Most revocations that a member keeps.
 pub const REVOCATIONS_MAX: usize = 1024;
+/// Most bytes of them in one message.
+pub const REVOCATION_BYTES_MAX: usize = 24 * 1024;
 /// Most of these that are not by owners.
 pub const MEMBER_REVOCATIONS_MAX: usize = 128;
 
@@ -95,13 +99,22 @@ pub const TENSORS_MAX: usize = 65_536;
 pub const TENSOR_RANK_MAX: usize = 8;
 
 const _: () = assert!(
-    (TICKET_ADDRESSES_MAX * (TICKET_ADDRESS_BYTES_MAX + 1) + 64) * 14 / 10 < TICKET_TEXT_BYTES_MAX
+    (TICKET_ADDRESSES_MAX * (TICKET_ADDRESS_BYTES_MAX + 1)
+        + OWNERS_MAX * 32
+        + Chain::BYTES_MAX
+        + 128)
+        * 14
+        / 10
+        < TICKET_TEXT_BYTES_MAX
 );
+const _: () = assert!(Revocation::BYTES_MAX < REVOCATION_BYTES_MAX);
 const _: () = assert!(FRAME_ELEMENTS * 4 <= TENSOR_PAYLOAD_BYTES_MAX);
 const _: () = assert!(FRAGMENT_ELEMENTS_MAX >= FRAME_ELEMENTS);
-// Hello has two lists of fields.
+// Hello has two lists of fields, and a chain.
 const _: () = assert!(
-    2 * RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16) + 64
+    2 * RUN_FIELDS_MAX * (RUN_FIELD_NAME_BYTES_MAX + RUN_FIELD_VALUE_BYTES_MAX + 16)
+        + Chain::BYTES_MAX
+        + 64
         < CONTROL_BYTES_MAX
 );
 const _: () = assert!(

@@ -20,7 +20,7 @@ pub use proof::{
     ANSWER_BYTES, Answering, Ends, HELLO_BYTES, NONCE_BYTES, Opening, PROOF_BYTES, PROOF_VERSION,
     ProofError,
 };
-pub use ticket::{TICKET_PREFIX, Ticket, TicketError};
+pub use ticket::{Invitation, TICKET_PREFIX, Ticket, TicketError};
 
 use std::fmt;
 

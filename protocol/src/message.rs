@@ -110,6 +110,9 @@ pub enum Message {
         incarnation: u64,
         /// TCP port at which the sender takes direct paths; 0 when it takes none there.
         direct_port: u16,
+        /// How the sender came into a run that has owners: the bytes of a [`crate::invitation::Chain`];
+        /// empty in a run without them.
+        chain: Vec<u8>,
     },
     /// The receiver is of another run; the connection closes after this.
     Refuse {
@@ -241,6 +244,12 @@ pub enum Message {
         /// The exchange.
         exchange: ExchangeId,
     },
+    /// Who was removed from a run that has owners: after Hello, and when the sender hears of more.
+    Revocations {
+        /// The bytes of one or more [`crate::invitation::Revocation`]s, at most
+        /// [`crate::limits::REVOCATION_BYTES_MAX`].
+        statements: Vec<u8>,
+    },
 }
 
 impl Message {
@@ -257,6 +266,7 @@ impl Message {
             | Self::Alive { .. }
             | Self::Rack { .. }
             | Self::Summaries { .. }
+            | Self::Revocations { .. }
             | Self::Part(_) => None,
             Self::Propose { exchange, .. }
             | Self::Accept { exchange, .. }
@@ -297,6 +307,7 @@ impl Message {
             Self::Summaries { .. } => "summaries",
             Self::Part(_) => "part",
             Self::LeftOut { .. } => "left-out",
+            Self::Revocations { .. } => "revocations",
         }
     }
 }

@@ -10,6 +10,7 @@ use dnode_protocol::frame::{
     TENSOR_HEADER_BYTES, TENSOR_MAGIC, TensorHeader, control_bytes, decode_control, encode_control,
     read_f32s, write_f32s,
 };
+use dnode_protocol::invitation::Certificate;
 use dnode_protocol::limits::{
     CONTROL_BYTES_MAX, DEVICE_BYTES_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION,
     SHARDS_MAX, SUMMARIES_MAX, SUMMARY_LINKS_MAX, TENSOR_PAYLOAD_BYTES_MAX,
@@ -176,12 +177,12 @@ fn summary() -> impl Strategy<Value = Summary> {
 /// Messages about the run and the peer itself.
 fn introduction() -> impl Strategy<Value = Message> {
     prop_oneof![
-        (run(), run(), any::<u64>(), any::<u16>()).prop_map(
-            |(run, settings, incarnation, direct_port)| Message::Hello {
-                run,
-                settings,
-                incarnation,
-                direct_port
+        (run(), run(), any::<u64>(), any::<u16>(), 0..3_u8).prop_map(
+            |(run, settings, incarnation, direct_port, links)| {
+                // Certificates that nobody has signed; the role is the same byte.
+                let bytes = vec![links; usize::from(links) * Certificate::BYTES];
+                let chain = [vec![links], bytes].concat();
+                Message::Hello { run, settings, incarnation, direct_port, chain }
             }
         ),
         (1..=u64::MAX, any::<(bool, bool)>(), any::<bool>(), 1..=SHARDS_MAX).prop_map(

@@ -2,12 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use dnode_protocol::PeerId;
+use dnode_protocol::frame::{CONTROL_HEADER_BYTES, decode_control, encode_control};
 use dnode_protocol::invitation::{
     Certificate, Chain, ChainError, Grant, IssuerKey, Pass, Revocation, RevocationError,
     Revocations, Role, Target,
 };
-use dnode_protocol::limits::{CHAIN_MAX, MEMBER_REVOCATIONS_MAX, OWNERS_MAX, REVOCATIONS_MAX};
+use dnode_protocol::limits::{
+    CHAIN_MAX, MEMBER_REVOCATIONS_MAX, OWNERS_MAX, REVOCATION_BYTES_MAX, REVOCATIONS_MAX,
+};
+use dnode_protocol::{Message, PeerId};
 use proptest::prelude::*;
 
 fn key(number: u8) -> IssuerKey {
@@ -213,6 +216,19 @@ fn the_latest_to_end_are_kept_and_those_of_owners_before_those_of_members() {
     // What has ended makes room by itself.
     assert_eq!(known.insert(by_owner(1, 999), &owners(), 302), Ok(true));
     assert_eq!(known.len(), 1);
+}
+
+#[test]
+fn revocations_travel_in_messages_of_bounded_length_and_damaged_ones_in_none() {
+    let statement = revoke(1, Target::Number(2), Chain::default());
+    let one = Revocation::to_bytes([&statement]);
+    let encode = |statements: Vec<u8>| encode_control(&Message::Revocations { statements });
+    let most = REVOCATION_BYTES_MAX / one.len();
+    let full = Message::Revocations { statements: one.repeat(most) };
+    let frame = encode_control(&full).unwrap();
+    assert_eq!(decode_control(&frame[CONTROL_HEADER_BYTES..]).unwrap(), full);
+    assert!(encode(one.repeat(most + 1)).is_err());
+    assert!(encode(Vec::new()).is_err() && encode(one[1..].to_vec()).is_err());
 }
 
 proptest! {

@@ -3,12 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use dnode_protocol::PeerId;
+use dnode_protocol::invitation::{Chain, Grant, IssuerKey, Pass, Role};
 use dnode_protocol::limits::{
     TICKET_ADDRESS_BYTES_MAX, TICKET_ADDRESSES_MAX, TICKET_TEXT_BYTES_MAX,
 };
 use dnode_protocol::membership::{
-    ANSWER_BYTES, Answering, Ends, HELLO_BYTES, NONCE_BYTES, Opening, PROOF_BYTES, PROOF_VERSION,
-    ProofError, RunSecret, Ticket, TicketError,
+    ANSWER_BYTES, Answering, Ends, HELLO_BYTES, Invitation, NONCE_BYTES, Opening, PROOF_BYTES,
+    PROOF_VERSION, ProofError, RunSecret, Ticket, TicketError,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -119,6 +120,30 @@ fn a_ticket_is_read_back_and_damage_is_told_without_showing_it() {
 }
 
 #[test]
+fn an_invitation_is_read_back_and_its_key_is_the_one_that_its_chain_leads_to() {
+    let [owner, key] = [1, 2].map(|byte| IssuerKey::from_seed(&[byte; 32]));
+    let grant = Grant {
+        holder: key.peer(),
+        role: Role::Train,
+        further: 1,
+        uses: 1,
+        not_before_s: 1,
+        not_after_s: 2,
+        number: 3,
+    };
+    let chain = Chain::default().extended(&owner, grant).unwrap();
+    let pass = Pass::new(vec![owner.peer()], chain).unwrap();
+    let ticket = Ticket::new(secret(7), [vec![4, 127, 0, 0, 1]]).unwrap();
+    let wrong = Invitation { pass: pass.clone(), key: owner };
+    assert_eq!(ticket.clone().inviting(wrong), Err(TicketError::Invitation));
+    let ticket = ticket.inviting(Invitation { pass, key }).unwrap();
+    let text = ticket.to_text();
+    assert_eq!(text.parse::<Ticket>().as_ref(), Ok(&ticket));
+    let shown = format!("{ticket:?}{ticket}");
+    assert!(!shown.contains("[2, 2") && !shown.contains("0202"), "{shown}");
+}
+
+#[test]
 fn the_text_of_a_ticket_is_that_of_the_specification() {
     let ticket = Ticket::new(secret(7), [vec![4, 127, 0, 0, 1, 6, 0, 1]]).unwrap();
     let text = ticket.to_text();
@@ -138,7 +163,8 @@ fn what_no_dnode_writes_is_refused() {
     let body = |version: u8, rest: &[u8]| [&[version][..], &[7; 32], rest].concat();
     let read = |body: &[u8]| text(body).parse::<Ticket>().map(|ticket| ticket.addresses().len());
     assert_eq!(read(&body(1, &[0])), Ok(0));
-    assert_eq!(read(&body(2, &[0])), Err(TicketError::Version(2)));
+    assert_eq!(read(&body(3, &[0])), Err(TicketError::Version(3)));
+    assert_eq!(read(&body(2, &[0])), Err(TicketError::Invitation));
     assert_eq!(read(&body(1, &[1, 2, 9, 9])), Ok(1));
     for rest in [&[1, 2, 9][..], &[1], &[0, 9], &[1, 0], &[9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]] {
         assert_eq!(read(&body(1, rest)), Err(TicketError::Addresses), "{rest:?}");

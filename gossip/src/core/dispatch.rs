@@ -149,6 +149,7 @@ impl Gossip {
             Message::Accept { .. }
             | Message::Abort { .. }
             | Message::Summaries { .. }
+            | Message::Revocations { .. }
             | Message::Part(_) => {}
         }
     }

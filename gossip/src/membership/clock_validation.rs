@@ -44,6 +44,7 @@ pub(crate) fn names_absurd_clock(message: &Message) -> bool {
         | Message::Alive { .. }
         | Message::Rack { .. }
         | Message::Summaries { .. }
+        | Message::Revocations { .. }
         | Message::Part(_) => false,
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use dnode_protocol::invitation::{Pass, Revocation};
 use dnode_protocol::membership::RunSecret;
 use dnode_protocol::{PeerId, RunSpec, SharedSettings};
 use libp2p::Multiaddr;
@@ -27,6 +28,11 @@ pub struct NetworkConfig {
     /// The secret of a closed run, which the other end of every connection has to prove that it knows.
     /// Without one the run is open: anybody who knows an address may join.
     pub secret: Option<RunSecret>,
+    /// The owners of the run, and how this peer came into it; `None` in a run without owners, where who
+    /// knows the secret is a member.
+    pub pass: Option<Pass>,
+    /// Who was removed, as this peer has known before.
+    pub revocations: Vec<Revocation>,
     /// What peers must agree on.
     pub run: RunSpec,
     /// What peers should agree on, and how far apart it may be.
@@ -102,6 +108,8 @@ impl NetworkConfig {
             remembered: Vec::new(),
             mdns: false,
             secret: None,
+            pass: None,
+            revocations: Vec::new(),
             run,
             settings: SharedSettings::default(),
             incarnation,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use dnode_direct::Channel;
 use dnode_protocol::frame::TensorHeader;
+use dnode_protocol::invitation::Revocation;
 use dnode_protocol::{Message, PeerId, RunDifference};
 use dnode_quic::Buffers;
 use libp2p::Multiaddr;
@@ -220,6 +221,18 @@ pub enum NetworkEvent {
         difference: RunDifference,
         /// Whether this peer found the difference first.
         by_us: bool,
+    },
+    /// Somebody was removed from the run, and this peer hears of it for the first time.
+    Revocations {
+        /// What is new.
+        new: Vec<Revocation>,
+        /// All that this peer knows, as bytes to be kept.
+        known: Vec<u8>,
+    },
+    /// This peer is no longer a member of the run. It is not connected to any other.
+    NoMember {
+        /// Why.
+        why: String,
     },
     /// A bootstrap address did not answer; it will be dialled again.
     BootstrapUnreachable {

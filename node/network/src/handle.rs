@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use dnode_direct::limits::{NEAR_MAX, SUBJECT_BYTES};
 use dnode_direct::{Channel, is_near};
 use dnode_protocol::frame::{EncodeError, TensorHeader, encode_control};
+use dnode_protocol::invitation::Revocation;
 use dnode_protocol::limits::FRAGMENTS_MAX;
 use dnode_protocol::{Message, PeerId};
 use libp2p::Multiaddr;
@@ -146,6 +147,7 @@ pub(crate) enum Command {
     Dial(Multiaddr),
     OpenChannel(PeerId, [u8; SUBJECT_BYTES], oneshot::Sender<Result<Channel, dnode_direct::Error>>),
     Disconnect(PeerId, Duration),
+    Revoke(Vec<Revocation>),
     Shutdown(oneshot::Sender<()>),
 }
 
@@ -266,6 +268,14 @@ impl NetworkHandle {
     /// [`CommandError`].
     pub fn disconnect(&self, peer: PeerId, back_off: Duration) -> Result<(), CommandError> {
         self.command(Command::Disconnect(peer, back_off))
+    }
+
+    /// Tells all members that these certificates are taken back, and hangs up on who came by them.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn revoke(&self, statements: Vec<Revocation>) -> Result<(), CommandError> {
+        self.command(Command::Revoke(statements))
     }
 
     /// Whether channels may be opened: direct paths are on, and no rate is bounded. Channels would not

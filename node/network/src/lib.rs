@@ -17,6 +17,7 @@
 //! edit elsewhere does not rebuild it.
 
 mod address;
+mod admission;
 mod config;
 mod context;
 mod copies;
@@ -34,18 +35,21 @@ mod sessions;
 mod swarm;
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use dnode_protocol::Message;
 use dnode_protocol::frame::encode_control;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use admission::Admission;
 use context::{Context, Greeting, Outbox};
 use discovery::Discovery;
 use nat::traversal::Traversal;
 use service::{Inputs, Service};
 use sessions::Sessions;
 
+pub use admission::INVITATION;
 pub use config::{NatConfig, NetworkConfig, NetworkError, RelayMode, default_listen, peer_id};
 pub use copies::IDENTITY;
 pub use dnode_direct::{Channel, Config as DirectConfig, Kind};
@@ -60,6 +64,13 @@ pub use libp2p::Multiaddr;
 pub use probe::{Answer, Found, PROBED_MAX, Probe, Reach, Silence};
 pub use swarm::ask::Skew;
 pub use swarm::streams;
+
+/// Seconds of Unix time.
+#[expect(clippy::disallowed_methods, reason = "certificates end by the wall clock")]
+pub(crate) fn unix_s() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
 
 /// The network of a process, which [`Network::start`] starts.
 #[derive(Debug)]
@@ -80,11 +91,13 @@ impl Network {
             .map_err(|error| NetworkError::Runtime(std::io::Error::other(error)))?;
         let me = peer_id(&config.secret_key);
         let direct = io::direct::start(&key, &config)?;
+        let admission = Admission::new(config.pass.clone(), config.revocations.clone(), unix_s());
         let hello = Message::Hello {
             run: config.run.clone(),
             settings: config.settings.values().clone(),
             incarnation: config.incarnation,
             direct_port: direct.direct.port(),
+            chain: admission.chain(),
         };
         let hello =
             encode_control(&hello).map_err(|error| NetworkError::Prepare(error.to_string()))?;
@@ -110,7 +123,7 @@ impl Network {
         let greeting = Greeting::new(config.run, config.settings, hello, config.digest);
         let shown = Arc::clone(&shared);
         let context = Context::new((swarm, me), greeting, shown, outbox, traversal);
-        let service = Service::new(context, sessions, discovery);
+        let service = Service::new(context, sessions, discovery, admission);
         let inputs = Inputs {
             commands: command_queue,
             links: link_queue,

@@ -101,6 +101,12 @@ pub(crate) const KAD_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 /// which some may be lost.
 pub(crate) const MEMBERSHIP_MAX: Duration = Duration::from_secs(5);
 
+/// Invitations whose uses are counted: as many as a large run hands out in a few weeks.
+pub(crate) const COUNTED_INVITATIONS_MAX: usize = 1024;
+
+/// Time before a peer without a valid invitation may come again; its next one may be valid.
+pub const NOT_INVITED_BACK_OFF: Duration = Duration::from_secs(5);
+
 /// Time from the connection to the other peer's Hello. It is enough for a slow link, and ends the
 /// session of a silent peer.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,6 +2,7 @@
 
 mod connections;
 mod handshake;
+mod removal;
 
 use dnode_direct::Arrival;
 use dnode_protocol::PeerId;
@@ -11,13 +12,16 @@ use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 
 use crate::address::from_libp2p;
+use crate::admission::Admission;
 use crate::context::Context;
 use crate::copies::Copies;
 use crate::discovery::Discovery;
 use crate::event::{DownReason, NetworkEvent, OffenceKind};
 use crate::handle::Command;
 use crate::io::report::SessionEvent;
-use crate::limits::{CIRCUIT_OPEN_MAX, OFFENCE_BACK_OFF, REFUSED_BACK_OFF, RELAYED_AGAIN, TICK};
+use crate::limits::{
+    CIRCUIT_OPEN_MAX, NOT_INVITED_BACK_OFF, OFFENCE_BACK_OFF, REFUSED_BACK_OFF, RELAYED_AGAIN, TICK,
+};
 use crate::sessions::Sessions;
 
 /// How long a process that was refused as a copy does not dial the peer that refused it.
@@ -40,11 +44,17 @@ pub(crate) struct Service {
     sessions: Sessions,
     discovery: Discovery,
     copies: Copies,
+    admission: Admission,
 }
 
 impl Service {
-    pub(crate) fn new(context: Context, sessions: Sessions, discovery: Discovery) -> Self {
-        Self { context, sessions, discovery, copies: Copies::default() }
+    pub(crate) fn new(
+        context: Context,
+        sessions: Sessions,
+        discovery: Discovery,
+        admission: Admission,
+    ) -> Self {
+        Self { context, sessions, discovery, copies: Copies::default(), admission }
     }
 
     /// Runs until it is shut down, or until nobody holds a handle or receives events any more.
@@ -100,6 +110,7 @@ impl Service {
                 self.end_session(peer, DownReason::Disconnected).await;
                 self.context.block(peer, back_off);
             }
+            Command::Revoke(statements) => self.on_revocations(None, statements).await,
             Command::Shutdown(done) => {
                 self.context.shared.peers().clear();
                 self.sessions.drain();
@@ -115,6 +126,7 @@ impl Service {
         if self.context.is_stopping() {
             return;
         }
+        self.look_at_expiry().await;
         if let Some(how) = self.copies.met(now) {
             self.context.outbox.report(NetworkEvent::Copied { how });
         }
@@ -143,6 +155,7 @@ impl Service {
         let Some(ended) = self.sessions.remove(peer) else {
             return;
         };
+        self.admission.forget(peer);
         let context = &mut self.context;
         context.allow_punch(peer, false);
         if let Some(until) = ended.sought_until {
@@ -183,7 +196,8 @@ impl Service {
         }
         self.end_session(peer, DownReason::Refused).await;
         self.discovery.on_refused(peer);
-        self.context.block(peer, REFUSED_BACK_OFF);
+        let may_come = self.admission.take_turned_away(peer);
+        self.context.block(peer, if may_come { NOT_INVITED_BACK_OFF } else { REFUSED_BACK_OFF });
     }
 
     /// Handles that a peer keeps another process with our key. That one may have gone later, so the peer

@@ -298,6 +298,15 @@ impl Sessions {
         Completion::Up(incarnation)
     }
 
+    /// Queues a frame to a peer that is not up yet.
+    pub(crate) fn say(&self, peer: PeerId, frame: Vec<u8>) {
+        let session = self.sessions.get(&peer);
+        if let Some([control, _]) = session.and_then(|session| session.senders.as_ref()) {
+            // The queue is full or gone: it is told the next time.
+            let _ = control.try_send(Outgoing::Control(frame));
+        }
+    }
+
     /// Tells the peer in what it differs; its session ends once it has had the time to read that.
     pub(crate) fn refuse(
         &mut self,

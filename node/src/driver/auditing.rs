@@ -103,6 +103,8 @@ impl Auditing {
                 self.caused(Entry::Denied(Denied { peer, by_us, field, ours, theirs }));
             }
             NetworkEvent::Listening { .. }
+            | NetworkEvent::Revocations { .. }
+            | NetworkEvent::NoMember { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Channel { .. }
             | NetworkEvent::Found { .. }

@@ -22,6 +22,9 @@ pub enum DriveError {
         /// Why.
         why: NotLetIn,
     },
+    /// This peer was removed from the run, or its invitation has ended.
+    #[error("leave the run: {0}; ask an owner of the run for a new invitation")]
+    NoMember(String),
     /// The trainer failed.
     #[error("train: {0}")]
     Train(#[from] TrainError),

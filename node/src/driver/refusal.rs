@@ -1,6 +1,6 @@
 //! Advice to a person on a peer that is refused, by the setting that differs.
 
-use dnode_network::NotLetIn;
+use dnode_network::{INVITATION, NotLetIn};
 
 use crate::config::{DATA_DIGEST, SETTINGS};
 
@@ -28,6 +28,7 @@ pub(crate) fn advice(field: &str) -> String {
         "data.preprocessing" => {
             "use the same images, or give every peer the same data.pixel_mean and data.pixel_deviation"
         }
+        INVITATION => "ask an owner of the run for an invitation, which `dnode invite` prints",
         DATA_DIGEST => "use the same data",
         _ if field.starts_with("model.tensors.") => {
             "give every peer the same model: the names and shapes of its parameters"
@@ -55,6 +56,7 @@ mod tests {
                 "start with the line that the other peer printed, or where both mean it give both --set network.allow_differences=optimizer.learning_rate",
             ),
             ("model.tensors.03", "give every peer the same model: the names and shapes"),
+            ("run.invitation", "ask an owner of the run for an invitation"),
             ("data.digest", "use the same data, or where each has its own data give both --set"),
         ] {
             let got = advice(field);

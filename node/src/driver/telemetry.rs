@@ -213,6 +213,8 @@ impl Telemetry {
             }
             NetworkEvent::NotLetIn { address, why } => self.not_let_in(address, *why),
             NetworkEvent::Refused { .. }
+            | NetworkEvent::Revocations { .. }
+            | NetworkEvent::NoMember { .. }
             | NetworkEvent::PathLost { .. }
             | NetworkEvent::Message { .. }
             | NetworkEvent::Tensor { .. }
@@ -220,15 +222,6 @@ impl Telemetry {
             | NetworkEvent::Found { .. }
             | NetworkEvent::RoundTrip { .. } => {}
         }
-    }
-
-    /// The bootstrap peers have not answered in time.
-    pub(crate) fn bootstrap_silent(&mut self, addresses: &str) {
-        tracing::warn!(
-            addresses,
-            "no answer from the bootstrap peer yet: is the port right, does it run, does a firewall drop UDP?"
-        );
-        self.event("bootstrap-silent", addresses);
     }
 
     pub(crate) fn gossip_event(&mut self, event: &Event) {

@@ -5,13 +5,17 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use dnode_network::Multiaddr;
+use dnode_protocol::invitation::{ChainError, Grant, Pass, Revocation, Revocations};
 use dnode_protocol::limits::TICKET_TEXT_BYTES_MAX;
-use dnode_protocol::membership::{RunSecret, Ticket, TicketError};
+use dnode_protocol::membership::{Invitation, RunSecret, Ticket, TicketError};
 use rand::Rng as _;
 
 use crate::config::Config;
 use crate::storage::data_dir::{DataDir, DataDirError};
+use crate::storage::identity::Identity;
+use crate::storage::pass::{self, OWN_REVOCATIONS_FILE, REVOCATIONS_FILE};
 use crate::storage::secret;
+use crate::tools::members::unix_s;
 
 /// The environment variable that may hold a ticket or a secret.
 pub const SECRET_VARIABLE: &str = "DNODE_SECRET";
@@ -50,6 +54,12 @@ pub enum MembershipError {
         .0.display()
     )]
     WasClosed(PathBuf),
+    /// The invitation does not let this machine in.
+    #[error("{0}: ask an owner of the run for a new invitation, which `dnode invite` prints")]
+    Invitation(ChainError),
+    /// This machine was removed from the run.
+    #[error("{0}: ask an owner of the run for a new invitation, or choose another --data-dir")]
+    Removed(String),
     /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
@@ -106,14 +116,14 @@ fn given(config: &Config, ticket: Option<Ticket>) -> Result<Option<Ticket>, Memb
 }
 
 /// The configuration with the addresses of a ticket, or of the file that it names, as further ones to
-/// begin with; and the secret that was given by hand.
+/// begin with; and the ticket that was given by hand.
 ///
 /// # Errors
 /// [`MembershipError`].
 pub(crate) fn with_ticket(
     mut config: Config,
     ticket: Option<Ticket>,
-) -> Result<(Config, Option<RunSecret>), MembershipError> {
+) -> Result<(Config, Option<Ticket>), MembershipError> {
     let Some(ticket) = given(&config, ticket)? else { return Ok((config, None)) };
     for address in addresses(&ticket).unwrap_or_default() {
         let text = address.to_string();
@@ -121,7 +131,7 @@ pub(crate) fn with_ticket(
             config.network.bootstrap.push(text);
         }
     }
-    Ok((config, Some(ticket.secret().clone())))
+    Ok((config, Some(ticket)))
 }
 
 /// The configuration with the addresses of a ticket, and the secret of the run that is to be asked: the
@@ -136,7 +146,7 @@ pub fn to_ask(
     let (config, given) = with_ticket(config, ticket)?;
     let secret = match given {
         None if !config.network.open => secret::load(&config.node.data_dir)?,
-        given => given,
+        given => given.map(|ticket| ticket.secret().clone()),
     };
     Ok((config, secret))
 }
@@ -182,8 +192,72 @@ pub(super) fn settle(
     Ok(secret)
 }
 
+/// How this peer came into a run that has owners, and who was removed as far as it knows; `None` where
+/// the run has none. It is kept in the data directory. Where an invitation is given, this peer signs its
+/// own name with it, once.
+///
+/// `secret`: that of the data directory before this start.
+///
+/// # Errors
+/// [`MembershipError`].
+pub(super) fn take_in(
+    dir: &DataDir,
+    identity: &Identity,
+    (given, secret): (Option<&Ticket>, Option<RunSecret>),
+) -> Result<Option<(Pass, Vec<Revocation>)>, MembershipError> {
+    let folder = dir.path();
+    let others = |ticket: &&Ticket| secret.as_ref().is_some_and(|it| it != ticket.secret());
+    if given.as_ref().is_some_and(others) {
+        // The ticket is of another run than the data directory was.
+        pass::forget(folder)?;
+    }
+    let kept = pass::load(folder)?;
+    let pass = match (given.and_then(Ticket::invitation), kept) {
+        (None, None) => return Ok(None),
+        (None, Some(kept)) => kept,
+        (Some(invitation), Some(kept)) if is_taken(invitation, &kept) => kept,
+        (Some(invitation), _) => {
+            let taken = take(invitation, identity)?;
+            pass::keep(folder, &taken)?;
+            taken
+        }
+    };
+    let (now_s, me) = (unix_s(), identity.peer());
+    pass.chain().verify(pass.owners(), &me, now_s).map_err(MembershipError::Invitation)?;
+    let mut statements = pass::revocations(folder, REVOCATIONS_FILE)?;
+    statements.extend(pass::revocations(folder, OWN_REVOCATIONS_FILE)?);
+    let mut known = Revocations::default();
+    for statement in &statements {
+        // Those that do not count change nothing.
+        let _ = known.insert(statement.clone(), pass.owners(), now_s);
+    }
+    if let Some(by) = known.revokes(pass.chain()) {
+        let by = by.issuer().short();
+        return Err(MembershipError::Removed(format!(
+            "this peer was removed from the run by {by}"
+        )));
+    }
+    Ok(Some((pass, statements)))
+}
+
+/// Whether this peer has come by that invitation before.
+fn is_taken(invitation: &Invitation, kept: &Pass) -> bool {
+    let number = |pass: &Pass| pass.chain().last().map(|last| last.number);
+    invitation.pass.owners() == kept.owners() && number(&invitation.pass) == number(kept)
+}
+
+/// The pass of this peer, by an invitation.
+fn take(invitation: &Invitation, identity: &Identity) -> Result<Pass, MembershipError> {
+    let Invitation { pass, key } = invitation;
+    let given = pass.chain().last().ok_or(MembershipError::Invitation(ChainError::Missing))?;
+    let further = given.further.saturating_sub(1);
+    let own = Grant { holder: identity.peer(), further, uses: 1, ..*given };
+    let chain = pass.chain().extended(key, own).map_err(MembershipError::Invitation)?;
+    Pass::new(pass.owners().to_vec(), chain).ok_or(MembershipError::Invitation(ChainError::Bytes))
+}
+
 /// A fresh secret.
-fn draw() -> RunSecret {
+pub(crate) fn draw() -> RunSecret {
     let mut bytes = [0; RunSecret::BYTES];
     rand::rng().fill_bytes(&mut bytes);
     RunSecret::from_bytes(bytes)
@@ -247,18 +321,18 @@ mod tests {
         let address: Multiaddr = ELSEWHERE.parse().unwrap();
         let ticket = Ticket::new(RunSecret::from_bytes([4; 32]), [address.to_vec()]).unwrap();
         let known = config(false, &["/ip4/192.0.2.8/tcp/1"]);
-        let (with, secret) = with_ticket(known, Some(ticket.clone())).unwrap();
+        let (with, given) = with_ticket(known, Some(ticket.clone())).unwrap();
         assert_eq!(with.network.bootstrap, ["/ip4/192.0.2.8/tcp/1", ELSEWHERE]);
-        assert_eq!(secret.as_ref(), Some(ticket.secret()));
+        assert_eq!(given.as_ref(), Some(&ticket));
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ticket");
         std::fs::write(&file, format!("{}\n", ticket.to_text())).unwrap();
         let mut by_file = config(false, &[]);
         by_file.network.secret_file = Some(file.clone());
-        let (with, secret) = with_ticket(by_file.clone(), None).unwrap();
+        let (with, given) = with_ticket(by_file.clone(), None).unwrap();
         assert_eq!(
-            (with.network.bootstrap, secret.as_ref()),
-            (vec![ELSEWHERE.to_owned()], Some(ticket.secret()))
+            (with.network.bootstrap, given.as_ref()),
+            (vec![ELSEWHERE.to_owned()], Some(&ticket))
         );
         by_file.network.open = true;
         assert!(matches!(with_ticket(by_file, None), Err(MembershipError::OpenWithSecret)));

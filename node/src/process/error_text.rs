@@ -38,6 +38,7 @@ debug_as_error_text!(
     crate::peer::backend::BackendError,
     crate::tools::audit::AuditError,
     crate::tools::check::CheckError,
+    crate::tools::members::MembersError,
     crate::config::ConfigError,
     crate::storage::data_dir::DataDirError,
     crate::tools::link_bench::LinkError,

@@ -161,6 +161,8 @@ impl Acting {
             | NetworkEvent::Refused { .. }
             | NetworkEvent::BootstrapUnreachable { .. }
             | NetworkEvent::PathLost { .. }
+            | NetworkEvent::Revocations { .. }
+            | NetworkEvent::NoMember { .. }
             | NetworkEvent::Copied { .. }
             | NetworkEvent::CopiedPeer { .. }
             | NetworkEvent::NotLetIn { .. }
@@ -217,6 +219,7 @@ impl Acting {
             | Message::Alive { .. }
             | Message::Rack { .. }
             | Message::Summaries { .. }
+            | Message::Revocations { .. }
             | Message::Part(_) => {}
         }
     }
@@ -263,7 +266,8 @@ impl Acting {
             Attack::HelloAgain => {
                 let run = self.run.clone();
                 let (settings, direct_port) = (RunSpec::default(), 0);
-                let hello = Message::Hello { run, settings, incarnation: 1, direct_port };
+                let (incarnation, chain) = (1, Vec::new());
+                let hello = Message::Hello { run, settings, incarnation, direct_port, chain };
                 self.say(victim, &hello);
             }
             Attack::OthersName => {

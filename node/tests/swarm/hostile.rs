@@ -164,6 +164,7 @@ fn a_peer_that_never_offers_holds_a_fragment_for_one_lease() {
             | Message::Alive { .. }
             | Message::Rack { .. }
             | Message::Summaries { .. }
+            | Message::Revocations { .. }
             | Message::Part(_) => None,
         });
         (granted.count() > 4).then_some(())

@@ -21,6 +21,7 @@ mod embed;
 mod guard;
 mod hostile;
 mod interrupted;
+mod invitations;
 mod joining;
 mod moments;
 mod on_device;

@@ -185,6 +185,8 @@ fn told(event: &NetworkEvent) -> [usize; 3] {
         | NetworkEvent::PeerDown { .. }
         | NetworkEvent::Offence { .. }
         | NetworkEvent::BootstrapUnreachable { .. }
+        | NetworkEvent::Revocations { .. }
+        | NetworkEvent::NoMember { .. }
         | NetworkEvent::Copied { .. }
         | NetworkEvent::CopiedPeer { .. }
         | NetworkEvent::PathLost { .. }

@@ -5,10 +5,11 @@ use wincode::int_encoding::{FixInt, LittleEndian};
 use wincode::len::BincodeLen;
 
 use super::{DecodeError, EncodeError, MessageError};
+use crate::invitation::{Chain, Revocation};
 use crate::limits::{
-    CONTROL_BYTES_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
-    RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX, SHARDS_MAX, SUMMARIES_MAX, SUMMARY_LINKS_MAX,
-    VERSIONS_MAX,
+    CONTROL_BYTES_MAX, INFORMATION_MAX, PROTOCOL_VERSION, REVOCATION_BYTES_MAX,
+    RUN_FIELD_NAME_BYTES_MAX, RUN_FIELD_VALUE_BYTES_MAX, RUN_FIELDS_MAX, SHARDS_MAX, SUMMARIES_MAX,
+    SUMMARY_LINKS_MAX, VERSIONS_MAX,
 };
 use crate::run::is_plain;
 use crate::{FragmentId, Information, Message, Origin, Part, RunField, Summary, Terms, Versions};
@@ -22,7 +23,7 @@ pub const CONTROL_HEADER_BYTES: usize = 5;
 /// nothing.
 const SEQUENCE_BYTES_MAX: usize = max(
     max(VERSIONS_MAX * size_of::<(Origin, u64)>(), RUN_FIELDS_MAX * size_of::<RunField>()),
-    max(RUN_FIELD_NAME_BYTES_MAX, RUN_FIELD_VALUE_BYTES_MAX),
+    max(max(RUN_FIELD_NAME_BYTES_MAX, RUN_FIELD_VALUE_BYTES_MAX), REVOCATION_BYTES_MAX),
 );
 
 /// Most bytes that decoding one control body has allocated at any moment.
@@ -118,9 +119,20 @@ pub fn decode_control(body: &[u8]) -> Result<Message, DecodeError> {
 /// The rules that the wire format alone cannot express; senders and receivers apply the same.
 fn check(message: &Message) -> Result<(), MessageError> {
     match message {
-        Message::Hello { run, settings, .. } => {
+        Message::Hello { run, settings, chain, .. } => {
             run.check()?;
-            Ok(settings.check()?)
+            settings.check()?;
+            let sound = chain.is_empty() || Chain::from_bytes(chain).is_ok();
+            if sound { Ok(()) } else { Err(MessageError::Chain) }
+        }
+        Message::Revocations { statements } => {
+            let read = Some(statements).filter(|it| it.len() <= REVOCATION_BYTES_MAX);
+            let read = read.and_then(|it| Revocation::from_bytes(it));
+            if read.is_some_and(|it| !it.is_empty()) {
+                Ok(())
+            } else {
+                Err(MessageError::Revocations)
+            }
         }
         Message::Refuse { field, ours, theirs } => check_refusal(field, ours, theirs),
         Message::Propose { fragment, terms, .. } => {
@@ -238,6 +250,7 @@ fn check_sorted<K: Copy + Ord, V: Copy>(
 mod tests {
     use super::*;
     use crate::frame::Codec;
+    use crate::invitation::Certificate;
     use crate::{About, Clock, ExchangeId, PeerId, Phase, Real, RunSpec};
 
     fn exchange() -> ExchangeId {
@@ -349,11 +362,14 @@ mod tests {
             name: format!("{n:064}"),
             value: "v".repeat(RUN_FIELD_VALUE_BYTES_MAX),
         };
+        let chain = [vec![8], vec![0; 8 * Certificate::BYTES]].concat();
+        let chain = Chain::from_bytes(&chain).unwrap();
         let hello = Message::Hello {
             run: RunSpec::new((0..RUN_FIELDS_MAX).map(field).collect()).unwrap(),
             settings: RunSpec::new((0..RUN_FIELDS_MAX).map(field).collect()).unwrap(),
             incarnation: u64::MAX,
             direct_port: u16::MAX,
+            chain: chain.to_bytes(),
         };
         let frame = encode_control(&hello).unwrap();
         assert_eq!(decode_control(&frame[CONTROL_HEADER_BYTES..]).unwrap(), hello);

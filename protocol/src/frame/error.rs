@@ -41,6 +41,12 @@ pub enum MessageError {
     /// A part in the run that nobody can have.
     #[error("a part in the run without a step, or with a shard that there is not")]
     Part,
+    /// The bytes of a chain are none.
+    #[error("show a chain of certificates that is damaged")]
+    Chain,
+    /// The bytes of revocations are none, or too many.
+    #[error("tell revocations that are none, too many, or damaged")]
+    Revocations,
 }
 
 /// Why a message cannot be sent; nothing was sent. Always our own fault.

@@ -4,23 +4,40 @@
 //! "dnode1" │ base58 of: version u8 │ secret [32] │ count u8 │ count × (length u8 │ address) │ checksum [4]
 //! ```
 //!
+//! An **invitation** into a run with owners is of version 2, and has before its checksum
+//!
+//! ```text
+//! seed of the invitation's key [32] │ pass: owners and chain
+//! ```
+//!
 //! An address is the binary form of a multiaddress, which this crate does not look into.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::RunSecret;
-use crate::limits::{TICKET_ADDRESS_BYTES_MAX, TICKET_ADDRESSES_MAX, TICKET_TEXT_BYTES_MAX};
+use crate::invitation::{Chain, IssuerKey, Pass};
+use crate::limits::{
+    OWNERS_MAX, TICKET_ADDRESS_BYTES_MAX, TICKET_ADDRESSES_MAX, TICKET_TEXT_BYTES_MAX,
+};
 
 /// What the text of every ticket begins with.
 pub const TICKET_PREFIX: &str = "dnode1";
 /// Version of the bytes behind the prefix.
 const VERSION: u8 = 1;
+/// The same of an invitation.
+const INVITATION_VERSION: u8 = 2;
 /// A slip of the pen goes unnoticed once in 2^32 times.
 const CHECKSUM_BYTES: usize = 4;
 /// Version, secret, count and checksum.
 const BYTES_MIN: usize = 1 + RunSecret::BYTES + 1 + CHECKSUM_BYTES;
-const BYTES_MAX: usize = BYTES_MIN + TICKET_ADDRESSES_MAX * (1 + TICKET_ADDRESS_BYTES_MAX);
+const BYTES_MAX: usize = BYTES_MIN
+    + TICKET_ADDRESSES_MAX * (1 + TICKET_ADDRESS_BYTES_MAX)
+    + SEED_BYTES
+    + 1
+    + OWNERS_MAX * 32
+    + Chain::BYTES_MAX;
+const SEED_BYTES: usize = 32;
 /// What the checksum is derived for.
 const CONTEXT: &str = "dnode 2026-11-25 checksum of a ticket v1";
 
@@ -29,6 +46,17 @@ const CONTEXT: &str = "dnode 2026-11-25 checksum of a ticket v1";
 pub struct Ticket {
     secret: RunSecret,
     addresses: Vec<Vec<u8>>,
+    invitation: Option<Invitation>,
+}
+
+/// What lets one more machine into a run that has owners: it signs the machine's own name with the key, to
+/// which the chain leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    /// The owners of the run, and the chain that leads to the key.
+    pub pass: Pass,
+    /// The key.
+    pub key: IssuerKey,
 }
 
 /// Why a text is no ticket, or why a ticket cannot be made. The text is never repeated: it may be
@@ -50,6 +78,9 @@ pub enum TicketError {
     /// The parts of it contradict each other, or there are more addresses than a ticket holds.
     #[error("it names its addresses in a way that no dnode does")]
     Addresses,
+    /// The invitation is damaged, or its key is not the one that its chain leads to.
+    #[error("its invitation is not one that a dnode has made")]
+    Invitation,
 }
 
 impl Ticket {
@@ -68,7 +99,25 @@ impl Ticket {
         if addresses.len() > TICKET_ADDRESSES_MAX || !addresses.iter().all(fits) {
             return Err(TicketError::Addresses);
         }
-        Ok(Self { secret, addresses })
+        Ok(Self { secret, addresses, invitation: None })
+    }
+
+    /// The same ticket as an invitation.
+    ///
+    /// # Errors
+    /// [`TicketError::Invitation`]: the chain does not lead to the key.
+    pub fn inviting(self, invitation: Invitation) -> Result<Self, TicketError> {
+        let leads_to = invitation.pass.chain().last().map(|last| last.holder);
+        if leads_to != Some(invitation.key.peer()) {
+            return Err(TicketError::Invitation);
+        }
+        Ok(Self { invitation: Some(invitation), ..self })
+    }
+
+    /// What lets its holder into a run that has owners.
+    #[must_use]
+    pub const fn invitation(&self) -> Option<&Invitation> {
+        self.invitation.as_ref()
     }
 
     /// The secret of the run.
@@ -86,13 +135,18 @@ impl Ticket {
     /// The text, which is as secret as the run's secret.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut bytes = vec![VERSION];
+        let invites = self.invitation.is_some();
+        let mut bytes = vec![if invites { INVITATION_VERSION } else { VERSION }];
         bytes.extend_from_slice(self.secret.as_bytes());
         // Both numbers are checked when a ticket is made.
         bytes.push(u8::try_from(self.addresses.len()).unwrap_or(u8::MAX));
         for address in &self.addresses {
             bytes.push(u8::try_from(address.len()).unwrap_or(u8::MAX));
             bytes.extend_from_slice(address);
+        }
+        if let Some(Invitation { pass, key }) = &self.invitation {
+            bytes.extend(key.seed());
+            bytes.extend(pass.to_bytes());
         }
         let sum = checksum(&bytes);
         bytes.extend_from_slice(&sum);
@@ -119,7 +173,7 @@ impl FromStr for Ticket {
             return Err(TicketError::Checksum);
         }
         let ([version], rest) = body.split_first_chunk().ok_or(TicketError::Text)?;
-        if *version != VERSION {
+        if ![VERSION, INVITATION_VERSION].contains(version) {
             return Err(TicketError::Version(*version));
         }
         let (secret, rest) = rest.split_first_chunk().ok_or(TicketError::Text)?;
@@ -134,10 +188,16 @@ impl FromStr for Ticket {
             }
             rest = behind;
         }
-        if !rest.is_empty() || usize::from(*count) != addresses.len() {
+        if usize::from(*count) != addresses.len() {
             return Err(TicketError::Addresses);
         }
-        Self::new(RunSecret::from_bytes(*secret), addresses)
+        let ticket = Self::new(RunSecret::from_bytes(*secret), addresses)?;
+        if *version == VERSION {
+            return if rest.is_empty() { Ok(ticket) } else { Err(TicketError::Addresses) };
+        }
+        let (seed, rest) = rest.split_first_chunk().ok_or(TicketError::Invitation)?;
+        let pass = Pass::from_bytes(rest).ok_or(TicketError::Invitation)?;
+        ticket.inviting(Invitation { pass, key: IssuerKey::from_seed(seed) })
     }
 }
 

@@ -110,7 +110,7 @@ fn messages() -> Vec<Message> {
     let origin = Origin { peer: peer(1), incarnation: 1 };
     let versions = Versions { entries: vec![(origin, 3)] };
     vec![
-        Message::Hello { run: run.clone(), settings: run, incarnation: 1, direct_port: 4001 },
+        Message::Hello { run: run.clone(), settings: run, incarnation: 1, direct_port: 4001, chain: Vec::new() },
         Message::Refuse {
             field: "run.seed".to_owned(),
             ours: "1".to_owned(),

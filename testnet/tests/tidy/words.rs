@@ -10,13 +10,15 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 82] = [
+const TERMS: [&str; 86] = [
     "abort",
     "adapter",
     "attacker",
     "audit log",
     "back-off",
     "bulk connection",
+    "certificate",
+    "chain",
     "checkpoint",
     "clock",
     "clock validation",
@@ -60,6 +62,7 @@ const TERMS: [&str; 82] = [
     "neighbour",
     "offer",
     "outer step",
+    "owner",
     "partition recovery",
     "partner",
     "partner schedule",
@@ -73,6 +76,7 @@ const TERMS: [&str; 82] = [
     "rank",
     "replica",
     "responder",
+    "revocation",
     "round",
     "rule",
     "run",

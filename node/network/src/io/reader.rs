@@ -4,6 +4,7 @@ use dnode_protocol::frame::{
     CONTROL_HEADER_BYTES, ControlHeader, DecodeError, TENSOR_HEADER_BYTES, TensorHeader,
     decode_control,
 };
+use dnode_protocol::invitation::Revocation;
 use dnode_protocol::{Message, RunDifference};
 use futures::{AsyncRead, AsyncReadExt};
 use libp2p::Stream;
@@ -57,9 +58,9 @@ impl Reader {
     ) -> Result<ReaderEnd, ReaderEnd> {
         match self.message().await? {
             None => return Ok(ReaderEnd::Finished { goodbye: false }),
-            Some(Message::Hello { run, settings, incarnation, direct_port }) => {
+            Some(Message::Hello { run, settings, incarnation, direct_port, chain }) => {
                 let (origin, specs) = (self.origin.clone(), Box::new([run, settings]));
-                let hello = SessionEvent::Hello { origin, specs, incarnation, direct_port };
+                let hello = SessionEvent::Hello { origin, specs, incarnation, direct_port, chain };
                 links.send(hello).await.map_err(|_| ReaderEnd::Ignored)?;
             }
             Some(other) => return Err(unexpected(&other, "before hello")),
@@ -81,6 +82,14 @@ impl Reader {
                         ours: theirs,
                         theirs: ours,
                     }));
+                }
+                // They are signed, so it does not matter whether this peer wants the one that sends them.
+                Message::Revocations { statements } => {
+                    let origin = self.origin.clone();
+                    // The decoder has read them once, and refused what it could not read.
+                    let statements = Revocation::from_bytes(&statements).unwrap_or_default();
+                    let told = links.send(SessionEvent::Revocations { origin, statements });
+                    told.await.map_err(|_| ReaderEnd::Ignored)?;
                 }
                 Message::Hello { .. } => return Err(unexpected(&message, "twice")),
                 Message::Heartbeat(_)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dnode_direct::Sender;
 use dnode_protocol::frame::TensorHeader;
+use dnode_protocol::invitation::Revocation;
 use dnode_protocol::{PeerId, RunDifference, RunSpec};
 use dnode_quic::BulkConnection;
 use libp2p::swarm::ConnectionId;
@@ -81,7 +82,11 @@ pub(crate) enum SessionEvent {
         specs: Box<[RunSpec; 2]>,
         incarnation: u64,
         direct_port: u16,
+        /// The bytes of the peer's chain of certificates; they were checked to be one.
+        chain: Vec<u8>,
     },
+    /// The peer says who was removed from the run.
+    Revocations { origin: Origin, statements: Vec<Revocation> },
     /// A reader ended.
     ReaderEnded { origin: Origin, end: ReaderEnd },
     /// A bulk connection that was asked for is open, or cannot be had.

@@ -1,6 +1,7 @@
 //! Handles what the tasks of a session report: the handshake, and the ends of readers and writers.
 
-use dnode_protocol::{PeerId, RunSpec};
+use dnode_protocol::frame::encode_control;
+use dnode_protocol::{Message, PeerId, RunSpec};
 use libp2p::Stream;
 use libp2p::futures::AsyncWriteExt as _;
 use libp2p::swarm::ConnectionId;
@@ -14,6 +15,7 @@ use crate::io::report::{Origin, Outgoing, ReaderEnd, SessionEvent, Via};
 use crate::limits::{FULL_BACK_OFF, HELLO_TIMEOUT};
 use crate::sessions::{Completion, Late, Stage};
 use crate::swarm::streams::StreamKind;
+use crate::unix_s;
 
 /// How long it may take to tell a process that it is a copy.
 const WORDS_MAX: Duration = Duration::from_secs(2);
@@ -22,10 +24,15 @@ impl Service {
     pub(super) async fn on_session_event(&mut self, event: SessionEvent) {
         let (sessions, context) = (&mut self.sessions, &mut self.context);
         match event {
-            SessionEvent::Hello { origin, specs, incarnation, direct_port } => {
+            SessionEvent::Hello { origin, specs, incarnation, direct_port, chain } => {
                 if sessions.is_current(origin.peer, origin.session) {
                     sessions.set_direct_port(origin.peer, direct_port);
-                    self.on_hello(&origin, &specs, incarnation).await;
+                    self.on_hello(&origin, (&*specs, chain.as_slice()), incarnation).await;
+                }
+            }
+            SessionEvent::Revocations { origin, statements } => {
+                if sessions.is_current(origin.peer, origin.session) {
+                    self.on_revocations(Some(origin.peer), statements).await;
                 }
             }
             SessionEvent::ReaderEnded { origin, end } => {
@@ -57,11 +64,25 @@ impl Service {
         }
     }
 
-    async fn on_hello(&mut self, origin: &Origin, specs: &[RunSpec; 2], incarnation: u64) {
+    async fn on_hello(
+        &mut self,
+        origin: &Origin,
+        (specs, chain): (&[RunSpec; 2], &[u8]),
+        incarnation: u64,
+    ) {
         let peer = origin.peer;
-        let differences = match self.context.greeting.compare(specs) {
+        // Whoever is not invited is not told how the run is set up either.
+        let judged = self.admission.judge(peer, chain, unix_s());
+        let judged = judged.and_then(|()| self.context.greeting.compare(specs));
+        let differences = match judged {
             Ok(differences) => differences,
             Err(difference) => {
+                // An honest peer that was removed leaves when it sees who has signed that.
+                if let Some(statements) = self.admission.against(chain)
+                    && let Ok(frame) = encode_control(&Message::Revocations { statements })
+                {
+                    self.sessions.say(peer, frame);
+                }
                 self.sessions.refuse(peer, difference, &mut self.context);
                 return;
             }
@@ -106,6 +127,7 @@ impl Service {
             Completion::Full => self.context.block(peer, FULL_BACK_OFF),
             Completion::Up(incarnation) => {
                 self.discovery.on_up(peer);
+                self.tell_revocations(peer);
                 // Another process with its key may have been refused before.
                 if let Some(older) = self.copies.refused(peer, incarnation) {
                     self.tell_kept(peer, older, incarnation);

@@ -133,9 +133,9 @@ async fn visit(listen: &str) {
     });
     visited.await.expect("ten pings in time");
     let info = info.unwrap();
-    assert_eq!(info.protocol_version, "/dnode/id/10");
+    assert_eq!(info.protocol_version, "/dnode/id/11");
     let offers = |name: &str| info.protocols.iter().any(|p| p.as_ref() == name);
-    for name in ["/dnode/kad/10", "/dnode/control/10", "/dnode/bulk/10"] {
+    for name in ["/dnode/kad/11", "/dnode/control/11", "/dnode/bulk/11"] {
         assert!(offers(name), "{name} is not among {:?}", info.protocols);
     }
     assert!(node.handle.peers().is_empty());

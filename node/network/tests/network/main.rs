@@ -10,6 +10,7 @@ mod copies;
 mod direct;
 mod discovery;
 mod hostile;
+mod invitations;
 mod membership;
 mod peers;
 mod raw;

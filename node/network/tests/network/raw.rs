@@ -30,8 +30,18 @@ pub(crate) fn hello(run: RunSpec, incarnation: u64) -> Vec<u8> {
 
 /// A hello that names a port for direct paths.
 pub(crate) fn hello_with(run: RunSpec, incarnation: u64, direct_port: u16) -> Vec<u8> {
+    hello_of(run, incarnation, direct_port, Vec::new())
+}
+
+/// A hello with the bytes of a chain.
+pub(crate) fn hello_of(
+    run: RunSpec,
+    incarnation: u64,
+    direct_port: u16,
+    chain: Vec<u8>,
+) -> Vec<u8> {
     let settings = RunSpec::default();
-    encode_control(&Message::Hello { run, settings, incarnation, direct_port }).unwrap()
+    encode_control(&Message::Hello { run, settings, incarnation, direct_port, chain }).unwrap()
 }
 
 impl Raw {

@@ -33,6 +33,8 @@ pub(crate) struct Invitation {
     console: Console,
     /// That of a closed run.
     secret: Option<RunSecret>,
+    /// Whether the run has owners, so that a ticket alone lets nobody in.
+    has_owners: bool,
     addresses: Vec<String>,
     last: Option<Instant>,
 }
@@ -43,13 +45,13 @@ impl Invitation {
     pub(crate) fn new(
         config: Config,
         own: Option<TrainerIdentity>,
-        (console, secret): (Console, Option<RunSecret>),
+        (console, (secret, has_owners)): (Console, (Option<RunSecret>, bool)),
     ) -> Self {
         let file = config.node.data_dir.join(ADDRESS_FILE);
         for stale in [&file, &config.node.data_dir.join(TICKET_FILE)] {
             let _ = std::fs::remove_file(stale);
         }
-        Self { config, own, file, console, secret, addresses: Vec::new(), last: None }
+        Self { config, own, file, console, secret, has_owners, addresses: Vec::new(), last: None }
     }
 
     /// Where the identity of this peer is kept.
@@ -117,6 +119,12 @@ impl Invitation {
         let text = ticket.to_text();
         if let Err(error) = write_atomic(&file, format!("{text}\n").as_bytes(), 0o600) {
             tracing::warn!(%error, "cannot write the ticket by which others join");
+        }
+        if self.has_owners {
+            let folder = self.config.node.data_dir.display();
+            return format!(
+                "Another machine joins with an invitation:\n\n    dnode invite --data-dir {folder}"
+            );
         }
         let shown = if self.console.is_terminal() { &text } else { "TICKET" };
         let line = match &self.own {

@@ -1,0 +1,349 @@
+//! Who is let into a run that has owners: judges chains, and keeps who was removed. This is pure code.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dnode_protocol::invitation::{
+    Certificate, Chain, ChainError, Pass, Revocation, RevocationError, Revocations, Role, Target,
+};
+use dnode_protocol::limits::REVOCATION_BYTES_MAX;
+use dnode_protocol::{PeerId, RunDifference};
+
+use crate::limits::COUNTED_INVITATIONS_MAX;
+
+/// Name of the field in which a peer differs that has no valid invitation.
+pub const INVITATION: &str = "run.invitation";
+
+/// Of an invitation: who issued it, and its number.
+type Issued = (PeerId, u64);
+
+/// Who is let in. Without owners everybody is.
+#[derive(Debug, Default)]
+pub(crate) struct Admission {
+    pass: Option<Pass>,
+    revocations: Revocations,
+    /// The chains of peers that were let in and are connected.
+    members: BTreeMap<PeerId, Chain>,
+    /// Who came by which invitation, and when that ends; at most [`COUNTED_INVITATIONS_MAX`].
+    used: BTreeMap<Issued, (u64, BTreeSet<PeerId>)>,
+    /// Peers that are being refused for want of an invitation.
+    turned_away: BTreeSet<PeerId>,
+    /// Whether it was told that this peer itself is in no longer.
+    end_is_told: bool,
+}
+
+/// What follows from statements that were heard.
+#[derive(Debug, Default)]
+pub(crate) struct Learnt {
+    /// Those that are new here.
+    pub(crate) new: Vec<Revocation>,
+    /// The first one that does not count, if there is one.
+    pub(crate) refused: Option<RevocationError>,
+}
+
+impl Admission {
+    /// `known`: statements from before, of which those that do not count are left out.
+    pub(crate) fn new(pass: Option<Pass>, known: Vec<Revocation>, now_s: u64) -> Self {
+        let mut made = Self { pass, ..Self::default() };
+        made.learn(known, now_s);
+        made
+    }
+
+    /// The bytes of the own chain; empty in a run without owners.
+    pub(crate) fn chain(&self) -> Vec<u8> {
+        self.pass.as_ref().map_or_else(Vec::new, |pass| pass.chain().to_bytes())
+    }
+
+    /// Judges the chain that a peer shows.
+    ///
+    /// An error names what is wrong, as a difference between this peer and that one.
+    pub(crate) fn judge(
+        &mut self,
+        peer: PeerId,
+        chain: &[u8],
+        now_s: u64,
+    ) -> Result<(), RunDifference> {
+        let Some(pass) = &self.pass else { return Ok(()) };
+        let judged = self.verdict(pass, &peer, chain, now_s);
+        match judged {
+            Ok(chain) => {
+                self.count(&chain, peer, now_s);
+                self.members.insert(peer, chain);
+                self.turned_away.remove(&peer);
+                Ok(())
+            }
+            Err(theirs) => {
+                self.turned_away.insert(peer);
+                Err(difference(&theirs))
+            }
+        }
+    }
+
+    fn verdict(
+        &self,
+        pass: &Pass,
+        peer: &PeerId,
+        chain: &[u8],
+        now_s: u64,
+    ) -> Result<Chain, String> {
+        let chain = if chain.is_empty() { Ok(Chain::default()) } else { Chain::from_bytes(chain) };
+        let chain = chain.map_err(|error| error.to_string())?;
+        let member = chain.verify(pass.owners(), peer, now_s).map_err(|error| error.to_string())?;
+        if let Some(statement) = self.revocations.revokes(&chain) {
+            return Err(removed(statement));
+        }
+        if member.role < Role::Train {
+            return Err(format!("the invitation is for the role {}", member.role));
+        }
+        let over = pairs(&chain).any(|(invitation, holder)| {
+            let grant = invitation.grant();
+            let used = self.used.get(&(*invitation.issuer(), grant.number));
+            grant.uses > 0
+                && used.is_some_and(|(_, by)| {
+                    by.len() >= usize::from(grant.uses) && !by.contains(&holder)
+                })
+        });
+        if over { Err("the invitation is used up".to_owned()) } else { Ok(chain) }
+    }
+
+    /// Counts the use of each invitation of a chain.
+    fn count(&mut self, chain: &Chain, peer: PeerId, now_s: u64) {
+        self.used.retain(|_, (until_s, _)| *until_s >= now_s);
+        for (invitation, holder) in pairs(chain) {
+            let (grant, by) =
+                (invitation.grant(), (*invitation.issuer(), invitation.grant().number));
+            let room = self.used.len() < COUNTED_INVITATIONS_MAX || self.used.contains_key(&by);
+            if grant.uses > 0 && room {
+                // At most 255 of each are let in.
+                let used = self.used.entry(by).or_insert((grant.not_after_s, BTreeSet::new()));
+                used.1.insert(holder);
+            } else if grant.uses > 0 {
+                tracing::debug!(%peer, "too many invitations to count how often each is used");
+            }
+        }
+    }
+
+    /// The statement that takes this chain back, as bytes.
+    pub(crate) fn against(&self, chain: &[u8]) -> Option<Vec<u8>> {
+        self.pass.as_ref()?;
+        let chain = Chain::from_bytes(chain).ok()?;
+        self.revocations.revokes(&chain).map(|statement| Revocation::to_bytes([statement]))
+    }
+
+    /// Whether a peer is being refused for want of an invitation; it may come again with one soon.
+    pub(crate) fn take_turned_away(&mut self, peer: PeerId) -> bool {
+        self.turned_away.remove(&peer)
+    }
+
+    /// Forgets a peer whose session has ended.
+    pub(crate) fn forget(&mut self, peer: PeerId) {
+        self.members.remove(&peer);
+    }
+
+    /// Keeps the statements that count and are new.
+    pub(crate) fn learn(&mut self, statements: Vec<Revocation>, now_s: u64) -> Learnt {
+        let mut learnt = Learnt::default();
+        let Some(pass) = &self.pass else { return learnt };
+        for statement in statements {
+            match self.revocations.insert(statement.clone(), pass.owners(), now_s) {
+                Ok(true) => learnt.new.push(statement),
+                Ok(false) => {}
+                Err(error) => learnt.refused = learnt.refused.or(Some(error)),
+            }
+        }
+        learnt
+    }
+
+    /// The members that are in no longer: removed, or with a chain that has ended.
+    pub(crate) fn gone(&self, now_s: u64) -> Vec<(PeerId, RunDifference)> {
+        let why = |chain: &Chain| {
+            self.revocations.revokes(chain).map(removed).or_else(|| ended(chain, now_s))
+        };
+        let gone = self.members.iter().filter_map(|(peer, chain)| Some((*peer, why(chain)?)));
+        gone.map(|(peer, why)| (peer, difference(&why))).collect()
+    }
+
+    /// The members whose chain has ended, which costs less to find.
+    pub(crate) fn has_ended(&self, now_s: u64) -> bool {
+        self.members.values().any(|chain| ended(chain, now_s).is_some())
+    }
+
+    /// Why this peer itself is in no longer, if so; said once.
+    pub(crate) fn own_end(&mut self, now_s: u64) -> Option<String> {
+        let end = self.end(now_s).filter(|_| !self.end_is_told);
+        self.end_is_told |= end.is_some();
+        end
+    }
+
+    fn end(&self, now_s: u64) -> Option<String> {
+        let chain = self.pass.as_ref()?.chain();
+        self.revocations.revokes(chain).map(removed).or_else(|| ended(chain, now_s))
+    }
+
+    /// Whether this peer itself is in no longer, and has not been told.
+    pub(crate) fn is_over(&self, now_s: u64) -> bool {
+        !self.end_is_told && self.end(now_s).is_some()
+    }
+
+    /// All statements, in as many parts as messages that tell them.
+    pub(crate) fn statements(&self) -> Vec<Vec<u8>> {
+        parts(self.revocations.iter())
+    }
+
+    /// All statements, to be kept.
+    pub(crate) fn known(&self) -> Vec<u8> {
+        Revocation::to_bytes(self.revocations.iter())
+    }
+}
+
+/// Statements in as many parts as messages that tell them.
+pub(crate) fn parts<'a>(statements: impl IntoIterator<Item = &'a Revocation>) -> Vec<Vec<u8>> {
+    let mut parts: Vec<Vec<u8>> = Vec::new();
+    for statement in statements {
+        let bytes = Revocation::to_bytes([statement]);
+        match parts.last_mut().filter(|part| part.len() + bytes.len() <= REVOCATION_BYTES_MAX) {
+            Some(part) => part.extend(bytes),
+            None => parts.push(bytes),
+        }
+    }
+    parts
+}
+
+/// Each certificate that has another one behind it, with the holder of that.
+fn pairs(chain: &Chain) -> impl Iterator<Item = (&Certificate, PeerId)> {
+    let certificates = chain.certificates();
+    let behind = certificates.iter().skip(1).map(|next| next.grant().holder);
+    certificates.iter().zip(behind)
+}
+
+fn ended(chain: &Chain, now_s: u64) -> Option<String> {
+    let not_after_s = chain.last()?.not_after_s;
+    (now_s > not_after_s).then(|| ChainError::Expired { not_after_s }.to_string())
+}
+
+/// That a statement takes something back, in words.
+fn removed(statement: &Revocation) -> String {
+    let by = statement.issuer().short();
+    match statement.target() {
+        Target::Holder(holder) => format!("{} was removed by {by}", holder.short()),
+        Target::Number(number) => format!("invitation {number:016x} was revoked by {by}"),
+    }
+}
+
+fn difference(theirs: &str) -> RunDifference {
+    let (field, ours) = (INVITATION.to_owned(), "needed".to_owned());
+    RunDifference { field, ours, theirs: theirs.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use dnode_protocol::invitation::{Grant, IssuerKey};
+
+    use super::*;
+
+    fn key(byte: u8) -> IssuerKey {
+        IssuerKey::from_seed(&[byte; 32])
+    }
+
+    /// Owner 1 invites by key 2; `holder` comes by it.
+    fn chain(holder: u8, uses: u8, role: Role) -> Chain {
+        let grant = |holder: u8, further, uses| Grant {
+            holder: key(holder).peer(),
+            role,
+            further,
+            uses,
+            not_before_s: 100,
+            not_after_s: 200,
+            number: 7,
+        };
+        let invitation = Chain::default().extended(&key(1), grant(2, 1, uses)).unwrap();
+        invitation.extended(&key(2), grant(holder, 0, 1)).unwrap()
+    }
+
+    fn admission(own: &Chain) -> Admission {
+        let pass = Pass::new(vec![key(1).peer()], own.clone());
+        Admission::new(pass, Vec::new(), 150)
+    }
+
+    fn judge(admission: &mut Admission, holder: u8, chain: &Chain, now_s: u64) -> Option<String> {
+        let judged = admission.judge(key(holder).peer(), &chain.to_bytes(), now_s);
+        judged.err().map(|difference| difference.to_string())
+    }
+
+    #[test]
+    fn who_has_no_valid_invitation_is_told_what_is_wrong() {
+        let mut admission = admission(&chain(3, 0, Role::Train));
+        let mut says = |holder, chain: &Chain, now_s| {
+            judge(&mut admission, holder, chain, now_s).unwrap_or_default()
+        };
+        assert_eq!(says(4, &chain(4, 0, Role::Train), 150), "");
+        assert_eq!(says(1, &Chain::default(), 150), "", "an owner");
+        let missing = "run.invitation is \"needed\" here and \"there is no invitation\" there";
+        assert_eq!(says(5, &Chain::default(), 150), missing);
+        assert!(says(5, &chain(4, 0, Role::Train), 150).contains("that of another peer"));
+        assert!(says(4, &chain(4, 0, Role::Train), 201).contains("has expired"));
+        assert!(says(4, &chain(4, 0, Role::Observe), 150).contains("for the role observe"));
+        assert!(admission.take_turned_away(key(5).peer()));
+        assert!(!admission.take_turned_away(key(5).peer()));
+        let mut without = Admission::default();
+        assert_eq!(judge(&mut without, 5, &Chain::default(), 150), None);
+    }
+
+    #[test]
+    fn an_invitation_is_used_as_often_as_it_says_and_again_by_the_same_peer() {
+        let mut admission = admission(&Chain::default());
+        for _ in 0..2 {
+            for holder in [3, 4] {
+                assert_eq!(
+                    judge(&mut admission, holder, &chain(holder, 2, Role::Train), 150),
+                    None
+                );
+            }
+            let error = judge(&mut admission, 5, &chain(5, 2, Role::Train), 150).unwrap();
+            assert!(error.contains("used up"), "{error}");
+            admission.forget(key(3).peer());
+        }
+    }
+
+    #[test]
+    fn who_is_removed_or_whose_time_is_over_is_found() {
+        let mut admission = admission(&chain(3, 0, Role::Train));
+        assert_eq!(judge(&mut admission, 4, &chain(4, 0, Role::Train), 150), None);
+        assert!(admission.gone(200).is_empty() && !admission.has_ended(200));
+        assert_eq!(admission.gone(201).len(), 1);
+        assert!(admission.has_ended(201) && admission.end(201).unwrap().contains("expired"));
+        let remove = |holder: u8, by: u8| {
+            Revocation::sign(&key(by), Target::Holder(key(holder).peer()), 200, Chain::default())
+        };
+        let learnt = admission.learn(vec![remove(4, 5)], 150);
+        assert!(
+            learnt.new.is_empty() && learnt.refused.is_some() && admission.gone(150).is_empty()
+        );
+        assert_eq!(admission.learn(vec![remove(4, 1), remove(4, 1)], 150).new.len(), 1);
+        let gone = admission.gone(150);
+        assert_eq!(gone[0].0, key(4).peer());
+        assert!(gone[0].1.theirs.contains("was removed by"), "{:?}", gone[0].1);
+        assert_eq!(admission.end(150), None);
+        let back = chain(4, 0, Role::Train);
+        assert!(judge(&mut admission, 4, &back, 150).is_some());
+        let against = admission.against(&back.to_bytes()).unwrap();
+        assert_eq!(Revocation::from_bytes(&against).unwrap(), [remove(4, 1)]);
+        assert_eq!(admission.learn(vec![remove(3, 1)], 150).new.len(), 1);
+        assert!(admission.own_end(150).unwrap().contains("was removed"));
+        assert_eq!(admission.own_end(150), None, "it was told");
+        let known = Revocation::from_bytes(&admission.known()).unwrap();
+        assert_eq!(known.len(), 2);
+        let again = Admission::new(admission.pass.clone(), known, 150);
+        assert!(again.end(150).is_some());
+    }
+
+    #[test]
+    fn statements_are_told_in_messages_that_may_be_sent() {
+        let statements: Vec<_> = (0..1024)
+            .map(|number| Revocation::sign(&key(1), Target::Number(number), 200, Chain::default()))
+            .collect();
+        let parts = parts(&statements);
+        assert!(parts.len() < 8 && parts.iter().all(|part| part.len() <= REVOCATION_BYTES_MAX));
+        let read = parts.iter().flat_map(|part| Revocation::from_bytes(part).unwrap());
+        assert_eq!(read.collect::<Vec<_>>(), statements);
+    }
+}

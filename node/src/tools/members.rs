@@ -1,0 +1,399 @@
+//! Runs with owners: makes one, invites to it, and removes members. No server is asked, and the peer
+//! itself may run meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dnode_network::Multiaddr;
+use dnode_protocol::PeerId;
+use dnode_protocol::invitation::{
+    Chain, ChainError, Grant, IssuerKey, Pass, Revocation, Role, Target,
+};
+use dnode_protocol::limits::{CHAIN_MAX, OWNERS_MAX, REVOCATIONS_MAX};
+use dnode_protocol::membership::{Invitation, Ticket, TicketError};
+use rand::Rng as _;
+
+use crate::membership::{MembershipError, draw, read_ticket_file};
+use crate::storage::data_dir::{DataDir, DataDirError};
+use crate::storage::identity::Identity;
+use crate::storage::pass::{self, OWN_REVOCATIONS_FILE, REVOCATIONS_FILE};
+use crate::storage::secret;
+
+/// How much earlier than it was made an invitation begins, for clocks that are slow.
+const SLOW_CLOCKS: Duration = Duration::from_secs(3600);
+/// How long the machine that makes a run is a member of it: ten years.
+const FOUNDER: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Longest time of an invitation, likewise.
+const EXPIRES_MAX: Duration = FOUNDER;
+/// Shortest time of one: less than this is over before a person has copied it.
+const EXPIRES_MIN: Duration = Duration::from_secs(1);
+
+/// Why a run cannot be made, nobody invited, or nobody removed.
+#[derive(thiserror::Error)]
+pub(crate) enum MembersError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// Its ticket cannot be read.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    /// There is a run already.
+    #[error("data directory {} has a run already: choose another with --data-dir", .0.display())]
+    Taken(PathBuf),
+    /// It is not a member's.
+    #[error(
+        "data directory {} is not of a run with owners: name that of a member with --data-dir, or make a run with `dnode run create`", .0.display()
+    )]
+    NoOwners(PathBuf),
+    /// Its peer may not invite anybody.
+    #[error(
+        "{} is no owner of the run, and its invitation does not let it invite others: ask an owner, whose `dnode invite --further N` allows that", .0.short()
+    )]
+    NotAllowed(PeerId),
+    /// The text is no length of time.
+    #[error("--expires {0} is no time from 1s to 10 years: write for example 12h, 7d or 4weeks")]
+    Expires(String),
+    /// The invitation would give more than its issuer has.
+    #[error("the invitation would {what} than that of this member: {limit}")]
+    Exceeds {
+        /// In what.
+        what: &'static str,
+        /// What it may be.
+        limit: String,
+    },
+    /// No dnode takes this role yet.
+    #[error("--role {0} is not built yet: members refuse all but train")]
+    Role(Role),
+    /// No address is known to put into a ticket.
+    #[error(
+        "no address to put into the invitation: start the peer first (dnode join --data-dir {}), or name one with --address", .0.display()
+    )]
+    NoAddress(PathBuf),
+    /// A text is no address.
+    #[error("--address {0} is no multiaddress: write for example /ip4/192.0.2.7/udp/4001/quic-v1")]
+    Address(String),
+    /// A text is neither a peer nor a number.
+    #[error(
+        "{0} is neither a peer id (12D3KooW…) nor the number of an invitation (16 hexadecimal digits)"
+    )]
+    Target(String),
+    /// The peer itself or an owner was named.
+    #[error("{0} cannot be removed: it is an owner of the run")]
+    Owner(String),
+    /// A text is no peer.
+    #[error("--owner {0} is no peer id (12D3KooW…): `dnode id` prints that of a machine")]
+    NoPeer(String),
+    /// There are more owners than a run has.
+    #[error("a run has at most {OWNERS_MAX} owners: name fewer with --owner")]
+    Owners,
+    /// This data directory has made as many revocations as a peer keeps.
+    #[error(
+        "a peer keeps at most {REVOCATIONS_MAX} revocations, and this one has made as many: begin a new run"
+    )]
+    Revocations,
+    /// The ticket cannot be made.
+    #[error("the invitation cannot be made: {0}")]
+    Ticket(#[from] TicketError),
+}
+
+impl MembersError {
+    /// Whether the person is at fault (exit status 2) rather than the machine (1).
+    #[must_use]
+    pub(crate) const fn is_usage(&self) -> bool {
+        match self {
+            Self::DataDir(error) | Self::Membership(MembershipError::DataDir(error)) => {
+                error.is_usage()
+            }
+            Self::Membership(_)
+            | Self::Taken(_)
+            | Self::NoOwners(_)
+            | Self::NotAllowed(_)
+            | Self::Expires(_)
+            | Self::Exceeds { .. }
+            | Self::Role(_)
+            | Self::NoAddress(_)
+            | Self::Address(_)
+            | Self::Target(_)
+            | Self::Owner(_)
+            | Self::NoPeer(_)
+            | Self::Owners
+            | Self::Revocations
+            | Self::Ticket(_) => true,
+        }
+    }
+}
+
+/// What an invitation is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// What it lets its holder do.
+    pub(crate) role: Role,
+    /// How long it lasts, as a person writes it.
+    pub(crate) expires: &'a str,
+    /// How many machines may use it; 0 is no bound.
+    pub(crate) uses: u8,
+    /// How many times it may be handed on.
+    pub(crate) further: u8,
+    /// Where members are; without any, where the peer of this data directory listens.
+    pub(crate) addresses: &'a [String],
+}
+
+/// Seconds of Unix time.
+pub(crate) fn unix_s() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// Makes a run with an owner's key in `folder`, and further `owners`. Returns what a person is told.
+///
+/// # Errors
+/// [`MembersError`].
+pub(crate) fn create(folder: &Path, owners: &[String]) -> Result<String, MembersError> {
+    let parse =
+        |text: &String| text.parse::<PeerId>().map_err(|_| MembersError::NoPeer(text.clone()));
+    let mut all = owners.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    let dir = DataDir::open(folder)?;
+    let taken = dir.is_bound() || secret::load(folder)?.is_some() || pass::owner(folder)?.is_some();
+    if taken || pass::load(folder)?.is_some() {
+        return Err(MembersError::Taken(folder.to_owned()));
+    }
+    let identity = Identity::load_or_create(&dir)?;
+    let owner = fresh_key();
+    all.push(owner.peer());
+    let now_s = unix_s();
+    let grant = Grant {
+        holder: identity.peer(),
+        role: Role::Train,
+        further: u8::try_from(CHAIN_MAX - 1).unwrap_or(0),
+        uses: 1,
+        not_before_s: now_s.saturating_sub(SLOW_CLOCKS.as_secs()),
+        not_after_s: now_s.saturating_add(FOUNDER.as_secs()),
+        number: rand::random(),
+    };
+    let chain = Chain::default().extended(&owner, grant);
+    let chain = chain.map_err(|_| MembersError::Owners)?;
+    let member = Pass::new(all, chain).ok_or(MembersError::Owners)?;
+    secret::keep(&dir, &draw())?;
+    pass::keep_owner(folder, &owner)?;
+    pass::keep(folder, &member)?;
+    let at = folder.display();
+    Ok(format!(
+        "owner {}: its key is {at}/owner.key; who has it may invite and remove members, so keep a copy off-line\nstart with:  dnode join --data-dir {at}\nthen invite: dnode invite --data-dir {at}\n",
+        owner.peer()
+    ))
+}
+
+/// Makes an invitation. Returns its ticket, and what a person is told of it.
+///
+/// # Errors
+/// [`MembersError`].
+pub(crate) fn invite(folder: &Path, wanted: &Wanted<'_>) -> Result<(String, String), MembersError> {
+    if wanted.role != Role::Train {
+        return Err(MembersError::Role(wanted.role));
+    }
+    let bad = || MembersError::Expires(wanted.expires.to_owned());
+    let lasts = humantime::parse_duration(wanted.expires).map_err(|_| bad())?;
+    if !(EXPIRES_MIN..=EXPIRES_MAX).contains(&lasts) {
+        return Err(bad());
+    }
+    let (member, key, chain) = issuer(folder)?;
+    let now_s = unix_s();
+    // One certificate for the invitation and one for who takes it, each time it is handed on.
+    let further = wanted.further.saturating_mul(2).saturating_add(1);
+    let mut not_before_s = now_s.saturating_sub(SLOW_CLOCKS.as_secs());
+    let not_after_s = now_s.saturating_add(lasts.as_secs());
+    if let Some(last) = chain.last() {
+        not_before_s = not_before_s.max(last.not_before_s);
+        if not_after_s > last.not_after_s {
+            let left = Duration::from_secs(last.not_after_s.saturating_sub(now_s));
+            let limit = format!("give --expires at most {}", humantime::format_duration(left));
+            return Err(MembersError::Exceeds { what: "last longer", limit });
+        }
+    }
+    let most =
+        chain.last().map_or(CHAIN_MAX - 1, |last| usize::from(last.further).saturating_sub(1));
+    if usize::from(further) > most {
+        if most == 0 {
+            return Err(MembersError::NotAllowed(key.peer()));
+        }
+        let limit = format!("give --further at most {}", (most - 1) / 2);
+        return Err(MembersError::Exceeds { what: "be handed on more often", limit });
+    }
+    let invited = fresh_key();
+    let number: u64 = rand::random();
+    let (holder, role, uses) = (invited.peer(), wanted.role, wanted.uses);
+    let grant = Grant { holder, role, further, uses, not_before_s, not_after_s, number };
+    let chain = chain.extended(&key, grant);
+    let chain = chain.map_err(|_| MembersError::NotAllowed(key.peer()))?;
+    let pass = Pass::new(member.owners().to_vec(), chain).ok_or(MembersError::Owners)?;
+    let ticket = Ticket::new(
+        secret::load(folder)?.ok_or_else(|| MembersError::NoOwners(folder.to_owned()))?,
+        addresses(folder, wanted.addresses)?,
+    )?;
+    let ticket = ticket.inviting(Invitation { pass, key: invited })?;
+    let times = match uses {
+        0 => "any number of machines".to_owned(),
+        1 => "one machine".to_owned(),
+        uses => format!("{uses} machines"),
+    };
+    let told = format!(
+        "invitation {number:016x}: {role}, for {times}, for {}; take it back with: dnode revoke {number:016x}",
+        humantime::format_duration(lasts)
+    );
+    Ok((ticket.to_text(), told))
+}
+
+/// Removes a member, or all who came by an invitation, as of now. Returns what a person is told.
+///
+/// # Errors
+/// [`MembersError`].
+pub(crate) fn revoke(folder: &Path, what: &str) -> Result<String, MembersError> {
+    let (member, key, chain) = issuer(folder)?;
+    let target =
+        target(what).ok_or_else(|| MembersError::Target(what.chars().take(64).collect()))?;
+    if let Target::Holder(holder) = target
+        && member.owners().contains(&holder)
+    {
+        return Err(MembersError::Owner(what.to_owned()));
+    }
+    // That of an owner outlasts every certificate.
+    let longest = unix_s().saturating_add(EXPIRES_MAX.as_secs());
+    let until_s = chain.last().map_or(longest, |last| last.not_after_s);
+    let statement = Revocation::sign(&key, target, until_s, chain);
+    let mut own = pass::revocations(folder, OWN_REVOCATIONS_FILE)?;
+    if own.len() >= REVOCATIONS_MAX {
+        return Err(MembersError::Revocations);
+    }
+    own.push(statement);
+    pass::keep_revocations(folder, OWN_REVOCATIONS_FILE, &Revocation::to_bytes(&own))?;
+    Ok(format!(
+        "{what} is revoked: the peer of {} tells the others within a second if it runs, else when it starts\n",
+        folder.display()
+    ))
+}
+
+/// What the person means: a peer, or the number of an invitation.
+fn target(what: &str) -> Option<Target> {
+    if what.len() == 16 && what.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return u64::from_str_radix(what, 16).ok().map(Target::Number);
+    }
+    what.parse().ok().map(Target::Holder)
+}
+
+/// Who signs in this data directory: an owner with an empty chain, or else the peer with its own chain.
+fn issuer(folder: &Path) -> Result<(Pass, IssuerKey, Chain), MembersError> {
+    let member = pass::load(folder)?.ok_or_else(|| MembersError::NoOwners(folder.to_owned()))?;
+    if let Some(key) = pass::owner(folder)?
+        && member.owners().contains(&key.peer())
+    {
+        return Ok((member, key, Chain::default()));
+    }
+    let identity = Identity::load(folder)?;
+    let identity = identity.ok_or_else(|| MembersError::NoOwners(folder.to_owned()))?;
+    let key = IssuerKey::from_seed(identity.secret_key());
+    if member.owners().contains(&key.peer()) {
+        return Ok((member, key, Chain::default()));
+    }
+    let chain = member.chain().clone();
+    let now_s = unix_s();
+    match chain.verify(member.owners(), &key.peer(), now_s) {
+        Ok(_) => {}
+        Err(error @ (ChainError::Expired { .. } | ChainError::Early { .. })) => {
+            return Err(MembershipError::Invitation(error).into());
+        }
+        Err(_) => return Err(MembersError::NotAllowed(key.peer())),
+    }
+    let known = pass::revocations(folder, REVOCATIONS_FILE)?;
+    let mut removed = dnode_protocol::invitation::Revocations::default();
+    for statement in known {
+        // Those that do not count change nothing.
+        let _ = removed.insert(statement, member.owners(), now_s);
+    }
+    if removed.revokes(&chain).is_some() {
+        return Err(MembersError::NotAllowed(key.peer()));
+    }
+    Ok((member, key, chain))
+}
+
+fn addresses(folder: &Path, given: &[String]) -> Result<Vec<Vec<u8>>, MembersError> {
+    if given.is_empty() {
+        // The running peer writes where it listens; a stopped one was there last.
+        let file = folder.join("ticket");
+        let known =
+            if file.exists() { read_ticket_file(&file)?.addresses().to_vec() } else { Vec::new() };
+        return if known.is_empty() {
+            Err(MembersError::NoAddress(folder.to_owned()))
+        } else {
+            Ok(known)
+        };
+    }
+    let parse = |text: &String| {
+        let parsed = text.parse::<Multiaddr>().map(|address| address.to_vec());
+        parsed.map_err(|_| MembersError::Address(text.chars().take(128).collect()))
+    };
+    given.iter().map(parse).collect()
+}
+
+fn fresh_key() -> IssuerKey {
+    let mut seed = [0; 32];
+    rand::rng().fill_bytes(&mut seed);
+    IssuerKey::from_seed(&seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: &str = "/ip4/127.0.0.1/udp/1/quic-v1";
+
+    fn wanted<'a>(expires: &'a str, addresses: &'a [String]) -> Wanted<'a> {
+        Wanted { role: Role::Train, expires, uses: 1, further: 0, addresses }
+    }
+
+    #[test]
+    fn an_owner_invites_and_revokes_and_nobody_else_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("owner");
+        let here = [HERE.to_owned()];
+        let error = invite(&at, &wanted("7d", &here)).unwrap_err();
+        assert!(matches!(error, MembersError::NoOwners(_)) && error.is_usage());
+        let told = create(&at, &[]).unwrap();
+        assert!(told.contains("dnode invite --data-dir"), "{told}");
+        assert!(matches!(create(&at, &[]), Err(MembersError::Taken(_))));
+        let (text, told) = invite(&at, &wanted("7d", &here)).unwrap();
+        let ticket: Ticket = text.parse().unwrap();
+        assert_eq!(ticket.addresses().len(), 1);
+        let invitation = ticket.invitation().unwrap();
+        let number = invitation.pass.chain().last().unwrap().number;
+        assert!(told.contains(&format!("dnode revoke {number:016x}")), "{told}");
+        revoke(&at, &format!("{number:016x}")).unwrap();
+        revoke(&at, &IssuerKey::from_seed(&[3; 32]).peer().to_string()).unwrap();
+        assert_eq!(pass::revocations(&at, OWN_REVOCATIONS_FILE).unwrap().len(), 2);
+        let owner = pass::owner(&at).unwrap().unwrap().peer().to_string();
+        assert!(matches!(revoke(&at, &owner), Err(MembersError::Owner(_))));
+        assert!(matches!(revoke(&at, "somebody"), Err(MembersError::Target(_))));
+    }
+
+    #[test]
+    fn what_a_person_asks_for_wrongly_is_said_in_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("owner");
+        create(&at, &[]).unwrap();
+        let here = [HERE.to_owned()];
+        for expires in ["", "soon", "0s", "99 years"] {
+            let error = invite(&at, &wanted(expires, &here)).unwrap_err().to_string();
+            assert!(error.contains("is no time from 1s"), "{error}");
+        }
+        let error = invite(&at, &wanted("1h", &[])).unwrap_err().to_string();
+        assert!(error.starts_with("no address to put into the invitation: start"), "{error}");
+        let error = invite(&at, &wanted("1h", &["here".to_owned()])).unwrap_err().to_string();
+        assert!(error.starts_with("--address here is no multiaddress"), "{error}");
+        let observe = Wanted { role: Role::Observe, ..wanted("1h", &here) };
+        assert!(matches!(invite(&at, &observe), Err(MembersError::Role(Role::Observe))));
+        let often = Wanted { further: 4, ..wanted("1h", &here) };
+        let error = invite(&at, &often).unwrap_err().to_string();
+        assert!(error.contains("handed on more often") && error.contains("at most 3"), "{error}");
+        let none = folder.path().join("none");
+        assert!(matches!(create(&none, &["me".to_owned()]), Err(MembersError::NoPeer(_))));
+    }
+}

@@ -1,0 +1,138 @@
+//! A run with owners, with real processes: who is let in, and how fast somebody is out.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use tempfile::TempDir;
+
+use crate::process::{LOOPBACK, PROGRAM, Peer, wait};
+
+/// Runs that last until they are stopped.
+const LONG: [&str; 6] =
+    ["--steps", "100000000", "--set", "run.batch=16", "--set", "node.threads=1"];
+/// Stated in docs/operations.md: the owner's peer looks once a second, and two hops are nothing.
+const OUT_WITHIN: Duration = Duration::from_secs(5);
+
+fn start(root: &TempDir, name: &str, words: &[&str]) -> Peer {
+    let mut program = Command::new(PROGRAM);
+    program.env_remove("DNODE_SECRET");
+    Peer::run_alone(root, name, program, &[&["--listen", LOOPBACK], &LONG[..], words].concat())
+}
+
+/// Status, standard output and last line of standard error of a command.
+fn run(folder: &Path, words: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(PROGRAM);
+    command.args(words).current_dir(folder).env_remove("DNODE_SECRET").stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (out, error) = (text(output.stdout), text(output.stderr));
+    let last = error.lines().last().unwrap_or_default().to_owned();
+    (output.status.code().unwrap(), out.trim().to_owned(), last)
+}
+
+/// Status and last line of a `dnode join` that does not come to train.
+fn refused(root: &TempDir, name: &str, words: &[&str]) -> String {
+    let folder = root.path().join(name);
+    fs::create_dir_all(&folder).unwrap();
+    let join = ["join", "--no-mdns", "--listen", LOOPBACK, "--set", "data.kind=digits"];
+    let data = ["--data-dir", "data"];
+    let (status, _, line) = run(&folder, &[&join[..], &data, &LONG, words].concat());
+    assert_eq!(status, 2, "{line}");
+    line
+}
+
+/// The file of an invitation.
+fn invite(root: &TempDir, name: &str, words: &[&str]) -> String {
+    let (status, ticket, told) =
+        run(root.path(), &[&["invite", "--data-dir", "owner/data"], words].concat());
+    assert_eq!(status, 0, "{told}");
+    let file = root.path().join(name);
+    fs::write(&file, ticket).unwrap();
+    format!("@{}", file.display())
+}
+
+/// When the metrics of a peer say that another is down; the wall clock, seconds.
+fn down(peer: &mut Peer, other: &str) {
+    peer.wait_line("the removed peer is down", |line| {
+        let detail = line["detail"].as_str().unwrap_or_default();
+        line["kind"] == "event" && line["name"] == "peer-down" && detail.starts_with(other)
+    });
+}
+
+#[test]
+fn who_is_invited_trains_and_who_is_removed_is_out_for_good() {
+    let root = tempfile::tempdir().unwrap();
+    let made = run(root.path(), &["run", "create", "--data-dir", "owner/data"]);
+    assert_eq!(made.0, 0, "{made:?}");
+    let mut owner = start(&root, "owner", &[]);
+    let address = owner.address();
+    let ticket = owner.data().join("ticket");
+    wait("a ticket", || ticket.exists().then_some(()));
+    let ticket = format!("@{}", ticket.display());
+
+    // A stranger with an address, and who has the secret alone.
+    let line = refused(&root, "stranger", &["--bootstrap", &address]);
+    assert!(line.contains("the run there is closed"), "{line}");
+    let line = refused(&root, "uninvited", &[&ticket]);
+    assert!(line.contains("run.invitation") && line.contains("no invitation"), "{line}");
+    assert!(line.contains("ask an owner of the run"), "{line}");
+
+    // An invitation that has ended.
+    let brief = invite(&root, "brief", &["--expires", "1s"]);
+    let ends = SystemTime::now() + Duration::from_secs(3);
+    wait("the invitation ends", || (SystemTime::now() > ends).then_some(()));
+    let line = refused(&root, "late", &[&brief]);
+    assert!(line.contains("the invitation has expired"), "{line}");
+
+    // Two by invitations of their own; a third by one of those.
+    let (first, second) = (invite(&root, "first", &[]), invite(&root, "second", &[]));
+    let mut one = start(&root, "one", &[&first, "--require-peers", "1"]);
+    one.wait_event("training");
+    let mut two = start(&root, "two", &[&second, "--require-peers", "2"]);
+    two.wait_event("training");
+    let line = refused(&root, "third", &[&first]);
+    assert!(line.contains("the invitation is used up"), "{line}");
+
+    // One is removed.
+    let id = one.id().to_string();
+    let began = Instant::now();
+    let (status, told, _) = run(root.path(), &["revoke", "--data-dir", "owner/data", &id]);
+    assert_eq!((status, told.contains("is revoked")), (0, true), "{told}");
+    down(&mut owner, &id);
+    down(&mut two, &id);
+    let out = began.elapsed();
+    assert!(out < OUT_WITHIN, "{out:?}");
+    report(out);
+    assert_eq!(one.wait_exit().code(), Some(2), "{}", one.log());
+    assert!(one.log().contains("leave the run: ") && one.log().contains("was removed by"));
+    drop(one);
+
+    // It does not come back: by its own files it knows, and without them the others tell it.
+    let line = refused(&root, "one", &["--resume"]);
+    assert!(line.contains("this peer was removed from the run"), "{line}");
+    fs::remove_file(root.path().join("one/data/revocations")).unwrap();
+    let line = refused(&root, "one", &["--resume", "--bootstrap", &address]);
+    // It is refused, or hears the statement first and leaves by itself.
+    assert!(line.contains("was removed by"), "{line}");
+
+    // The others go on, and know after a restart.
+    let step = |peer: &Peer| peer.metrics().iter().filter_map(|line| line["step"].as_u64()).max();
+    for peer in [&mut owner, &mut two] {
+        let now = step(peer).unwrap();
+        peer.wait_step(now + 20);
+    }
+    two.signal("INT");
+    two.finish();
+    let mut two = start(&root, "two", &["--require-peers", "1", "--resume"]);
+    two.wait_event("peer-up");
+    let there = two.address();
+    let line = refused(&root, "one", &["--resume", "--bootstrap", &there]);
+    assert!(line.contains("was removed"), "{line}");
+}
+
+#[expect(clippy::print_stdout, reason = "a measurement for whoever asks by --nocapture")]
+fn report(out: Duration) {
+    println!("from `dnode revoke` to the last connection of the removed peer: {out:.2?}");
+}
