@@ -155,10 +155,8 @@ impl Admission {
 
     /// The members that are in no longer: removed, or with a chain that has ended.
     pub(crate) fn gone(&self, now_s: u64) -> Vec<(PeerId, RunDifference)> {
-        let why = |chain: &Chain| {
-            self.revocations.revokes(chain).map(removed).or_else(|| ended(chain, now_s))
-        };
-        let gone = self.members.iter().filter_map(|(peer, chain)| Some((*peer, why(chain)?)));
+        let members = self.members.iter();
+        let gone = members.filter_map(|(peer, chain)| Some((*peer, self.why_out(chain, now_s)?)));
         gone.map(|(peer, why)| (peer, difference(&why))).collect()
     }
 
@@ -175,7 +173,11 @@ impl Admission {
     }
 
     fn end(&self, now_s: u64) -> Option<String> {
-        let chain = self.pass.as_ref()?.chain();
+        self.why_out(self.pass.as_ref()?.chain(), now_s)
+    }
+
+    /// Why a chain lets nobody in any more, if so.
+    fn why_out(&self, chain: &Chain, now_s: u64) -> Option<String> {
         self.revocations.revokes(chain).map(removed).or_else(|| ended(chain, now_s))
     }
 

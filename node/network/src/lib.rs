@@ -65,9 +65,10 @@ pub use probe::{Answer, Found, PROBED_MAX, Probe, Reach, Silence};
 pub use swarm::ask::Skew;
 pub use swarm::streams;
 
-/// Seconds of Unix time.
+/// Seconds of Unix time, by which certificates end.
+#[must_use]
 #[expect(clippy::disallowed_methods, reason = "certificates end by the wall clock")]
-pub(crate) fn unix_s() -> u64 {
+pub fn unix_s() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }

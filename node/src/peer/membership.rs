@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use dnode_network::Multiaddr;
+use dnode_network::{Multiaddr, unix_s};
 use dnode_protocol::invitation::{ChainError, Grant, Pass, Revocation, Revocations};
 use dnode_protocol::limits::TICKET_TEXT_BYTES_MAX;
 use dnode_protocol::membership::{Invitation, RunSecret, Ticket, TicketError};
@@ -15,7 +15,6 @@ use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::identity::Identity;
 use crate::storage::pass::{self, OWN_REVOCATIONS_FILE, REVOCATIONS_FILE};
 use crate::storage::secret;
-use crate::tools::members::unix_s;
 
 /// The environment variable that may hold a ticket or a secret.
 pub const SECRET_VARIABLE: &str = "DNODE_SECRET";
@@ -226,11 +225,7 @@ pub(super) fn take_in(
     pass.chain().verify(pass.owners(), &me, now_s).map_err(MembershipError::Invitation)?;
     let mut statements = pass::revocations(folder, REVOCATIONS_FILE)?;
     statements.extend(pass::revocations(folder, OWN_REVOCATIONS_FILE)?);
-    let mut known = Revocations::default();
-    for statement in &statements {
-        // Those that do not count change nothing.
-        let _ = known.insert(statement.clone(), pass.owners(), now_s);
-    }
+    let known = Revocations::of(statements.iter().cloned(), pass.owners(), now_s);
     if let Some(by) = known.revokes(pass.chain()) {
         let by = by.issuer().short();
         return Err(MembershipError::Removed(format!(

@@ -2,12 +2,12 @@
 //! itself may run meanwhile.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use dnode_network::Multiaddr;
+use dnode_network::{Multiaddr, unix_s};
 use dnode_protocol::PeerId;
 use dnode_protocol::invitation::{
-    Chain, ChainError, Grant, IssuerKey, Pass, Revocation, Role, Target,
+    Chain, ChainError, Grant, IssuerKey, Pass, Revocation, Revocations, Role, Target,
 };
 use dnode_protocol::limits::{CHAIN_MAX, OWNERS_MAX, REVOCATIONS_MAX};
 use dnode_protocol::membership::{Invitation, Ticket, TicketError};
@@ -136,12 +136,6 @@ pub(crate) struct Wanted<'a> {
     pub(crate) further: u8,
     /// Where members are; without any, where the peer of this data directory listens.
     pub(crate) addresses: &'a [String],
-}
-
-/// Seconds of Unix time.
-pub(crate) fn unix_s() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 /// Makes a run with an owner's key in `folder`, and further `owners`. Returns what a person is told.
@@ -304,11 +298,7 @@ fn issuer(folder: &Path) -> Result<(Pass, IssuerKey, Chain), MembersError> {
         Err(_) => return Err(MembersError::NotAllowed(key.peer())),
     }
     let known = pass::revocations(folder, REVOCATIONS_FILE)?;
-    let mut removed = dnode_protocol::invitation::Revocations::default();
-    for statement in known {
-        // Those that do not count change nothing.
-        let _ = removed.insert(statement, member.owners(), now_s);
-    }
+    let removed = Revocations::of(known, member.owners(), now_s);
     if removed.revokes(&chain).is_some() {
         return Err(MembersError::NotAllowed(key.peer()));
     }

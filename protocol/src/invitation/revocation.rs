@@ -189,6 +189,21 @@ fn body(issuer: &PeerId, target: &Target, until_s: u64) -> [u8; BODY_BYTES] {
 pub struct Revocations(BTreeMap<(Target, PeerId), Revocation>);
 
 impl Revocations {
+    /// Those of `statements` that count in the run of these owners at `now_s`, seconds of Unix time.
+    #[must_use]
+    pub fn of(
+        statements: impl IntoIterator<Item = Revocation>,
+        owners: &[PeerId],
+        now_s: u64,
+    ) -> Self {
+        let mut kept = Self::default();
+        for statement in statements {
+            // Those that do not count change nothing.
+            let _ = kept.insert(statement, owners, now_s);
+        }
+        kept
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -127,6 +127,12 @@ pub(crate) trait FragmentMemory {
         None
     }
 
+    /// The weights, of the Euclidean norm `norm`, as a radius is measured by them. As [`Self::own_move`], it is
+    /// asked once in an exchange.
+    fn own_slice(&mut self, norm: f64) -> OwnSlice {
+        OwnSlice { norm, moved: self.own_move(), len: self.range().len() }
+    }
+
     /// Squared length of the weights.
     fn squares(&self) -> Result<f64, MixError>;
 
@@ -215,7 +221,7 @@ impl Exchange {
         }
         let distance = &mut self.distances[memory.index()];
         let own = self.clip.and_then(|clip| distance.radius(clip)).unwrap_or(f64::INFINITY);
-        let own_slice = OwnSlice { norm: local_norm, moved: memory.own_move(), len: range.len() };
+        let own_slice = memory.own_slice(local_norm);
         let radius = own.min(tolerance.clip_radius(difference_norm, own_slice));
         let clipped = (difference_norm > radius).then_some(radius);
         let factor = clipped.map(|radius| (radius / difference_norm) as f32);
@@ -262,8 +268,7 @@ impl Exchange {
         let proportion = self.proportion(memory.index(), local_norm);
         check_norm(range, difference_norm, difference_norm_max(proportion, range.len()))?;
         check_difference(range, difference_norm, local_norm, tolerance)?;
-        let own_slice = OwnSlice { norm: local_norm, moved: memory.own_move(), len: range.len() };
-        let shortened = tolerance.shortened(difference_norm, own_slice);
+        let shortened = tolerance.shortened(difference_norm, memory.own_slice(local_norm));
         let mixed = difference_norm * shortened;
         self.distances[memory.index()].learn(mixed);
         memory.displace(reply, weight * shortened as f32, Learning::From)?;
