@@ -92,6 +92,9 @@ pub struct Config {
     pub pace: Pace,
     /// How many local steps lie between two rounds.
     pub interval: Interval,
+    /// Shortest local step whose end no exchange waits for, because the trainer shows its weights beforehand.
+    /// Default zero: exchanges wait for no step.
+    pub shown_from: Duration,
     /// Whether replicas that are unlike all others are weighed down and left out. Default: yes.
     pub guard: bool,
     /// The first fragment that holds moments of an optimizer and no parameters; all behind it do, too.
@@ -156,6 +159,7 @@ impl Default for Config {
             weighting: Weighting::default(),
             pace: Pace::default(),
             interval: Interval::Fixed(25),
+            shown_from: Duration::ZERO,
             guard: true,
             first_of_moments: None,
             rack: 0,

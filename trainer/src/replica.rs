@@ -15,6 +15,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dnode_protocol::{Fragments, ParameterLayout};
 
@@ -42,6 +43,10 @@ pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, S
 const PROGRESS_NORM_MAX: f64 = (1_u64 << 30) as f64;
 /// Largest model of which training shows all at once: 256 MiB.
 const SHOWN_ELEMENTS_MAX: usize = 1 << 26;
+/// Part of a local step that it may take to show all live weights to mixing.
+const SHOW_SHARE: f64 = 0.02;
+/// Parameters copied in a second, at least (guess: memory of any machine that trains is faster).
+const COPY_RATE: f64 = 1e9;
 
 /// What a commit did.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,6 +73,34 @@ pub struct ReplicaConfig {
     pub clip: Option<f32>,
 }
 
+impl ReplicaConfig {
+    /// What commits do. Push-sum and delta-set have slow weights always.
+    pub(crate) fn outer_step(&self) -> Option<OuterStep> {
+        match self.mixer {
+            Mixer::PushSum | Mixer::DeltaSet { .. } => {
+                Some(self.outer.unwrap_or(OuterStep { learning_rate: 1.0, momentum: 0.0 }))
+            }
+            Mixer::None | Mixer::Exchange | Mixer::Epidemic => self.outer,
+        }
+    }
+
+    /// Live weights, and moments, that mixing reads; 0 where it reads none.
+    fn shown_elements(&self) -> usize {
+        let reads = self.mixer != Mixer::None && self.outer_step().is_none();
+        if reads { self.fragments.elements() } else { 0 }
+    }
+
+    /// The shortest local step after which training shows to mixing all that is exchanged, because the copy
+    /// takes at most 2 % of the step; exchanges then wait for the end of no step. Zero where they never do,
+    /// `None` where there is too much to show.
+    #[must_use]
+    pub fn shown_from(&self) -> Option<Duration> {
+        let elements = self.shown_elements();
+        let seconds = elements as f64 / (COPY_RATE * SHOW_SHARE);
+        (elements <= SHOWN_ELEMENTS_MAX).then(|| Duration::from_secs_f64(seconds))
+    }
+}
+
 /// One replica: any [`Trainer`], with what the swarm needs beside it.
 ///
 /// With an [`OuterStep`] the replica's weights are the slow weights φ, and mixing moves φ and the
@@ -82,8 +115,10 @@ pub struct Replica {
     shared: SharedReplica,
     fragments: Fragments,
     outer: Option<OuterStep>,
-    /// Whether it meets others at all.
-    mixes: bool,
+    /// Whether mixing reads live weights.
+    shows: bool,
+    /// As [`ReplicaConfig::shown_from`].
+    shown_from: Option<Duration>,
     /// Whether what mixing moves waits for [`Replica::displace_together`].
     deferred: bool,
     /// Where the weights lie if not in host memory, the order of work of training; or why they do not
@@ -119,6 +154,7 @@ impl Replica {
     #[must_use]
     pub fn with(mut trainer: Box<dyn Trainer>, config: ReplicaConfig) -> Self {
         let ReplicaConfig { mixer, outer, fragments, .. } = config;
+        let (shows, shown_from) = (config.shown_elements() > 0, config.shown_from());
         let parameters = trainer.layout().parameters();
         assert_eq!(fragments.parameters(), parameters, "fragments tile the trainer's parameters");
         if fragments.first_of_moments().is_some() {
@@ -134,9 +170,9 @@ impl Replica {
             Ok(None) => (Store::Host(HostStore::new(&mut live, &config)), None, Ok(None)),
             Err(error) => (Store::Host(HostStore::new(&mut live, &config)), None, Err(error)),
         };
-        let (outer, mixes) = (store.outer(), mixer != Mixer::None);
+        let outer = store.outer();
         let shared = SharedReplica::new(fragments, store, pending);
-        Self { live, shared, fragments, outer, mixes, deferred: false, device }
+        Self { live, shared, fragments, outer, shows, shown_from, deferred: false, device }
     }
 
     /// What exchanges keep beside weights on a device, where the trainer's are on one.
@@ -289,7 +325,7 @@ impl Replica {
     /// for the end of what comes now: a long step, an evaluation. Returns whether it did; a model of
     /// more than 64 Mi parameters is shown by fragments only, as they are wanted.
     pub fn show_all(&mut self) -> bool {
-        let shows = self.shown_elements() <= SHOWN_ELEMENTS_MAX && self.shown_elements() > 0;
+        let shows = self.shows && self.shown_from.is_some();
         if shows {
             self.catch_up();
             let shared = self.shared.clone();
@@ -315,11 +351,10 @@ impl Replica {
         self.shared.pending().stand(false);
     }
 
-    /// Parameters, and moments where they are exchanged, that [`Self::show_all`] copies; 0 where none
-    /// are shown.
+    /// As [`ReplicaConfig::shown_from`].
     #[must_use]
-    pub fn shown_elements(&self) -> usize {
-        if self.mixes && self.shared.shows() { self.fragments.elements() } else { 0 }
+    pub const fn shown_from(&self) -> Option<Duration> {
+        self.shown_from
     }
 
     /// Ends a round of local steps: `Δ = x − φ ; v ← β v + Δ ; φ ← φ + α (Δ + β v) ; x ← φ`.

@@ -69,19 +69,23 @@ impl ConcurrencyLimit {
 }
 
 /// For how long an exchange with `partner` may wait for steps: the own training thread is asked twice,
-/// the partner's once, each in the middle of a step.
+/// the partner's once, each in the middle of a step. Of an end that shows its weights beforehand none is waited
+/// for; all peers of a run do so from the same length of a step.
 pub(super) fn waits_for_steps(
     context: &Context,
     membership: &Membership,
     partner: &PeerId,
 ) -> Duration {
     let theirs = membership.get(partner).map_or(Duration::ZERO, |member| member.step_time);
-    context.progress.step_time().saturating_mul(2).saturating_add(theirs)
+    let waits = |step| if step < context.config.shown_from { step } else { Duration::ZERO };
+    waits(context.progress.step_time()).saturating_mul(2).saturating_add(waits(theirs))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::peer;
+    use crate::{Config, Trust};
 
     #[test]
     fn the_limit_follows_how_long_exchanges_take_within_its_limits() {
@@ -97,5 +101,20 @@ mod tests {
         }
         assert_eq!(limit.limit(16), LIMIT_MIN);
         assert_eq!(limit.limit(1), 1);
+    }
+
+    #[test]
+    fn short_steps_alone_are_waited_for() {
+        let step = Duration::from_millis(10);
+        let mut waits = Vec::new();
+        for shown_from in [Duration::ZERO, step, step * 2] {
+            let mut context = Context::alone(Config { shown_from, ..Config::default() });
+            context.progress.set_step(step, 1);
+            let mut membership = Membership::new(&context);
+            membership.on_peer_up(&mut context, (peer(1), 1), Trust::Trusted);
+            membership.on_heartbeat(&peer(1), &context.progress.heartbeat());
+            waits.push(waits_for_steps(&context, &membership, &peer(1)));
+        }
+        assert_eq!(waits, [Duration::ZERO, Duration::ZERO, step * 3]);
     }
 }

@@ -1,5 +1,7 @@
 //! Translates the configured rule into settings of the gossip core and of the replica.
 
+use std::time::Duration;
+
 use dnode_gossip::{Bounds, Interval, Mixing, Pace};
 use dnode_protocol::Fragments;
 use dnode_protocol::frame::Codec;
@@ -57,6 +59,7 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
             global_batch: gossip.global_batch,
         },
         interval: interval(gossip, fragments),
+        shown_from: replica_config(gossip, fragments).shown_from().unwrap_or(Duration::MAX),
         bounds: Bounds {
             progress_gap: gossip.progress_gap,
             snapshot_age: gossip.snapshot_age,

@@ -79,12 +79,13 @@ impl Training {
         shared: SavingShared,
     ) -> Self {
         let watch = DivergenceWatch::new(replica.trainer_mut().chance(), plan.steps, plan.warmup);
+        let serving = Serving::new(replica.shown_from());
         Self {
             context: Context::new(replica, cursor, queues, plan.batch),
             commits: plan.commits,
             rack: RackMember::default(),
             ranks: None,
-            serving: Serving::default(),
+            serving,
             metrics: Metrics::new(watch, plan.metrics_every),
             evaluations: Evaluations::new(plan.evaluate_every),
             checkpoints: Checkpoints::new(shared, plan),
@@ -215,7 +216,7 @@ impl Training {
 
     /// Waits for the next command and obeys it.
     fn wait(&mut self) -> Result<(), End> {
-        self.context.replica.catch_up();
+        self.serving.stand(&mut self.context.replica);
         if !self.context.bounds.is_held() {
             self.context.queues.enter(Activity::Idle);
         }
@@ -433,7 +434,7 @@ impl Training {
             }
         }
         self.context.shared.clone().lock().give_up_lead();
-        self.context.replica.catch_up();
+        self.serving.stand(&mut self.context.replica);
         self.evaluate_when_due()?;
         self.context.cursor.finish();
         self.rack.leave(&mut self.context);

@@ -310,6 +310,24 @@ fn an_exchange_is_answered_during_a_step_where_slow_weights_are_exchanged() {
 }
 
 #[test]
+fn exchanges_are_answered_during_a_step_where_live_weights_are_exchanged() {
+    let folder = tempfile::tempdir().unwrap();
+    let (end_step, busy) = mpsc::channel();
+    let mut thread = start_counter(plan(folder.path(), 2), None, (1.0, Some(busy)));
+    thread.allow(true);
+    // How long a step takes is known after the first one.
+    end_step.send(()).unwrap();
+    assert_eq!(answer(&mut thread, 3), [-7.0, -3.5, -1.75]);
+    drop(end_step);
+    until(&mut thread, |report| matches!(report, Report::StepsDone));
+    assert_eq!(
+        read(&mut thread),
+        (Clock(1), vec![8.125, 8.125]),
+        "two steps, and all that was mixed in"
+    );
+}
+
+#[test]
 fn an_exchange_is_answered_during_an_evaluation_by_every_kind_of_weights() {
     let folder = tempfile::tempdir().unwrap();
     let outer = OuterStep { learning_rate: 1.0, momentum: 0.0 };

@@ -240,11 +240,13 @@ impl PendingUpdates {
         self.kept = Some(index);
     }
 
-    /// Mixing wants to see a fragment.
-    pub(super) fn want(&mut self, index: usize) {
-        if !self.shown.contains_key(&index) {
+    /// Mixing wants to see a fragment; whether training has to show it.
+    pub(super) fn want(&mut self, index: usize) -> bool {
+        let hidden = !self.shown.contains_key(&index);
+        if hidden {
             self.wanted.insert(index);
         }
+        hidden
     }
 
     /// Whether mixing can take a fragment up, which it reads if `reads`.

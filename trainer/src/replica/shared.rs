@@ -68,10 +68,7 @@ impl SharedReplica {
     /// whether that is needed.
     pub fn want(&self, fragment: FragmentId) -> bool {
         let slice = self.slice(fragment).ok().filter(|_| self.shows());
-        if let Some(slice) = &slice {
-            self.pending().want(slice.index);
-        }
-        slice.is_some()
+        slice.is_some_and(|slice| self.pending().want(slice.index))
     }
 
     /// Waits until mixing can work on a fragment, whose weights it reads if `reads`; false when the

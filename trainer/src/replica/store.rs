@@ -121,13 +121,8 @@ impl Store {
 impl HostStore {
     /// Begins at the live weights; where the mixer rounds φ, they follow.
     pub(super) fn new(live: &mut Live, config: &ReplicaConfig) -> Self {
-        let ReplicaConfig { mixer, outer, fragments, clip } = *config;
-        let outer = match mixer {
-            Mixer::PushSum | Mixer::DeltaSet { .. } => {
-                Some(outer.unwrap_or(OuterStep { learning_rate: 1.0, momentum: 0.0 }))
-            }
-            Mixer::None | Mixer::Exchange | Mixer::Epidemic => outer,
-        };
+        let ReplicaConfig { mixer, fragments, clip, .. } = *config;
+        let outer = config.outer_step();
         let (parameters, count) = (fragments.parameters(), fragments.count());
         let mut slow = outer.map(|step| Slow {
             step,

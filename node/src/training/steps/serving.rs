@@ -1,6 +1,6 @@
 //! How much of the training thread's time the mixing thread gets.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dnode_trainer::Replica;
 
@@ -12,21 +12,18 @@ const SHARE: f64 = 0.07;
 const SECONDS_MIN: f64 = 0.5e-3;
 /// Steps whose share can be saved up, or be owed after a fragment that took longer.
 const STEPS: f64 = 16.0;
-/// Steps that take at least this many seconds show all live weights to mixing beforehand, if live
-/// weights are exchanged. The end of a shorter step is soon enough for an answer (guess).
-const LONG_STEP: f64 = 0.1;
-/// Part of a long step that this copy may take.
-const SHOW_SHARE: f64 = 0.02;
-/// Parameters copied in a second, at least (guess: memory of any machine that trains is faster).
-const COPY_RATE: f64 = 1e9;
 
 /// The time budget of work for the mixing thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Serving {
+    /// As [`Replica::shown_from`], seconds.
+    shown_from: f64,
     /// Time that this work may still take, seconds; negative after a fragment that took longer.
     left: f64,
     /// Whether all of the live weights are shown to mixing.
     shows: bool,
+    /// Whether what is shown are the weights before the last step.
+    is_behind: bool,
 }
 
 /// Time that this work may take for a step of `step` seconds, seconds.
@@ -35,12 +32,21 @@ const fn share(step: f64) -> f64 {
 }
 
 impl Serving {
+    /// Nothing is saved up, and nothing is shown. `shown_from`: as [`Replica::shown_from`].
+    pub(super) fn new(shown_from: Option<Duration>) -> Self {
+        let shown_from = shown_from.map_or(f64::INFINITY, |step| step.as_secs_f64());
+        Self { shown_from, left: 0.0, shows: false, is_behind: false }
+    }
+
     /// A step took `seconds`, and takes `mean` on average.
     pub(super) const fn earn(&mut self, seconds: f64, mean: f64) {
         self.left = (self.left + share(seconds)).min(STEPS * share(mean));
+        self.is_behind = true;
     }
 
-    /// Does the work that mixing has left for this thread, within the time budget.
+    /// Does the work that mixing has left for this thread, within the time budget. Where that is not used up
+    /// and steps are long enough, shows all live weights to mixing, so that exchanges need not wait for the end
+    /// of the step.
     pub(super) fn serve(&mut self, replica: &mut Replica, step: f64) {
         let began = Instant::now();
         let mut left = self.left;
@@ -48,11 +54,19 @@ impl Serving {
             left = self.left - began.elapsed().as_secs_f64();
         }
         self.left = left.max(-STEPS * share(step));
-        let copy_seconds = replica.shown_elements() as f64 / COPY_RATE;
-        if step >= LONG_STEP && copy_seconds <= SHOW_SHARE * step {
+        if left >= 0.0 && step >= self.shown_from {
             self.shows = replica.show_all();
+            self.is_behind = false;
         } else if std::mem::take(&mut self.shows) {
             replica.hide_all();
+        }
+    }
+
+    /// Training waits: does all that mixing has left for this thread, and brings up to date what is shown.
+    pub(super) fn stand(&mut self, replica: &mut Replica) {
+        replica.catch_up();
+        if self.shows && std::mem::take(&mut self.is_behind) {
+            replica.show_all();
         }
     }
 }
@@ -63,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_share_of_many_steps_is_saved_up_to_a_bound() {
-        let mut serving = Serving::default();
+        let mut serving = Serving::new(None);
         serving.earn(1.0, 1.0);
         assert!((serving.left - SHARE).abs() < 1e-9, "{serving:?}");
         (0..100).for_each(|_| serving.earn(1.0, 1.0));
