@@ -5,6 +5,7 @@ pub mod backend;
 mod halves;
 mod initial;
 pub mod membership;
+pub(crate) mod memory;
 mod network;
 mod outcome;
 pub(crate) mod rules;

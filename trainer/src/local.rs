@@ -14,6 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::learning_rate::learning_rate;
 use crate::lora;
+use crate::memory::Memory;
 use crate::model;
 use crate::optimizer::clip_scale;
 use crate::seam::{
@@ -106,6 +107,8 @@ pub struct LocalTrainer {
     batch: Batch,
     /// Samples of a step, at most `config.batch`.
     samples: usize,
+    /// What it takes, where that is known.
+    memory: Option<Memory>,
     pending: Option<Pending>,
     /// As [`Trainer::set_stream`] told it.
     stream: u64,
@@ -124,6 +127,20 @@ impl fmt::Debug for LocalTrainer {
 }
 
 impl LocalConfig {
+    /// Samples of one whole micro-batch.
+    const fn micro_samples(&self) -> usize {
+        self.batch / self.optimizer.accumulate
+    }
+
+    /// Most samples of one pass: those of a micro-batch, or of a batch of an evaluation.
+    pub(crate) fn samples_at_once(&self, shape: SampleShape) -> usize {
+        let targets = match shape {
+            SampleShape::Image { .. } => 1,
+            SampleShape::Text { context, .. } => context,
+        };
+        self.micro_samples().max(EVALUATED_TARGETS_MIN / targets)
+    }
+
     /// Checks what every engine needs.
     ///
     /// # Errors
@@ -153,9 +170,10 @@ impl LocalTrainer {
     /// # Errors
     /// [`ConfigError`] names the value that is out of range, or what does not fit.
     pub fn new(config: LocalConfig, source: Box<dyn BatchSource>) -> Result<Self, ConfigError> {
-        config.validate()?;
+        let memory = Memory::of_training(&config, source.shape())?;
         let engine = NativeEngine::new(&config, source.shape())?;
-        Self::on(Box::new(engine), config, source)
+        let trainer = Self::on(Box::new(engine), config, source)?;
+        Ok(Self { memory: Some(memory), ..trainer })
     }
 
     /// Trains on `engine`, which was built from the same `config` for the samples of `source`.
@@ -170,21 +188,18 @@ impl LocalTrainer {
         config.validate()?;
         let (batch, samples) = (Batch::new(source.shape()), config.batch);
         let interrupt = Interrupt::default();
-        Ok(Self { engine, config, source, batch, samples, pending: None, stream: 0, interrupt })
+        let (memory, pending, stream) = (None, None, 0);
+        Ok(Self { engine, config, source, batch, samples, memory, pending, stream, interrupt })
     }
 
     /// Samples of one whole micro-batch.
     const fn micro_samples(&self) -> usize {
-        self.config.batch / self.config.optimizer.accumulate
+        self.config.micro_samples()
     }
 
     /// Samples of one batch of an evaluation.
     fn evaluated_samples(&self) -> usize {
-        let targets = match self.source.shape() {
-            SampleShape::Image { .. } => 1,
-            SampleShape::Text { context, .. } => context,
-        };
-        self.micro_samples().max(EVALUATED_TARGETS_MIN / targets)
+        self.config.samples_at_once(self.source.shape())
     }
 
     /// Computes the mean gradient of the step's first samples and keeps it; returns the mean loss.
@@ -409,6 +424,10 @@ impl Trainer for LocalTrainer {
 
     fn data_identity(&self) -> DataIdentity {
         self.source.identity()
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        self.memory
     }
 
     fn data_share(&self) -> Option<DataShare> {

@@ -138,6 +138,9 @@ pub(crate) trait Model: Send + Debug {
     /// Says what is final as early as it can, and at the end all of it.
     fn backward(&mut self, pass: Backward<'_, '_>, batch: &Batch, scale: f32);
 
+    /// Numbers, of 4 bytes, that passes over so many samples at a time keep, and the gradients of them.
+    fn activations(&self, samples: usize, threads: usize) -> usize;
+
     /// Whether a backward pass can write every element of the gradient instead of adding to it: then
     /// nobody has to fill it with zeros and read those again.
     fn replaces_gradient(&self) -> bool {

@@ -158,6 +158,22 @@ impl Optimizer {
         }
     }
 
+    /// Numbers that it holds for parameters of a layout, and that an update on so many threads needs for a
+    /// while.
+    pub(crate) fn numbers(
+        config: &OptimizerConfig,
+        layout: &ParameterLayout,
+        threads: usize,
+    ) -> usize {
+        let groups = groups(config, layout);
+        let second = groups.last().map_or(0, |group| group.second.end);
+        let matrices = groups.iter().filter_map(|group| group.matrix);
+        let mut work: Vec<usize> = matrices.map(muon::numbers).collect();
+        work.sort_unstable_by(|a, b| b.cmp(a));
+        // Each thread works on one matrix at a time.
+        layout.parameters() + second + work.iter().take(threads).sum::<usize>()
+    }
+
     /// The parts of the flat parameters that are updated alike, in order and without gaps.
     #[must_use]
     pub fn groups(&self) -> &[Group] {

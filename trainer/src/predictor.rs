@@ -4,7 +4,7 @@
 //! Where a tokenizer makes its tokens, that is in the file `tokenizer.json` beside it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::hugging_face::{
 };
 use crate::kernel::Compute;
 use crate::lora::{BaseError, complete, load_base};
+use crate::memory::free_memory;
 use crate::model::transformer::LanguageModel;
 use crate::model::{Forward, build_language};
 use crate::tensor_file::{HEADER_MAX, TensorFile};
@@ -224,7 +225,7 @@ fn model(config: &ModelConfig, vocabulary: &Vocabulary) -> Result<Box<dyn Langua
 /// Room for the numbers of the model at `place`, if the machine has as much.
 fn room(place: &Path, model: &dyn LanguageModel) -> Result<Vec<f32>, GenerateError> {
     let count = model.frozen_count() + model.layout().parameters();
-    check_room(place, (count * size_of::<f32>()) as u64, free_bytes())?;
+    check_room(place, (count * size_of::<f32>()) as u64, free_memory())?;
     Ok(vec![0.0; count])
 }
 
@@ -236,14 +237,6 @@ fn check_room(place: &Path, needed: u64, free: Option<u64>) -> Result<(), Genera
         }
         Some(_) | None => Ok(()),
     }
-}
-
-/// Memory that the system could give, bytes, where it says so.
-fn free_bytes() -> Option<u64> {
-    let told = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes << 10)
 }
 
 /// What the tokens of a folder stand for: what its tokenizer says, or else its weights.
@@ -355,8 +348,5 @@ mod tests {
         assert!(check_room(place, 1 << 30, Some(1 << 30)).is_ok());
         let error = check_room(place, 1 << 30, Some(512 << 20)).unwrap_err().to_string();
         assert!(error.starts_with("the model big takes 1024 MiB of memory, and 512 MiB are free"));
-        if cfg!(target_os = "linux") {
-            assert!(free_bytes().unwrap() > 1 << 20);
-        }
     }
 }

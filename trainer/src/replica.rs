@@ -1,6 +1,7 @@
 //! One replica: a trainer's weights, the outer step of its commits, and how it is mixed with others.
 
 mod alone;
+mod config;
 mod locked;
 mod measure;
 mod on_device;
@@ -34,6 +35,7 @@ use crate::weights::{CHUNK, Live, chunks};
 
 pub(crate) use self::restore::{Lengths, Part, SavedReplica, unsound};
 
+pub use self::config::ReplicaConfig;
 pub use self::shared::{ReplicaLock, SharedReplica};
 pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, Source};
 
@@ -41,13 +43,6 @@ pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, S
 ///
 /// Far above any training that is worth sharing; numerators reach 2³⁷.
 const PROGRESS_NORM_MAX: f64 = (1_u64 << 30) as f64;
-/// Largest model of which training shows all at once: 256 MiB.
-const SHOWN_ELEMENTS_MAX: usize = 1 << 26;
-/// Part of a local step that it may take to show all live weights to mixing.
-const SHOW_SHARE: f64 = 0.02;
-/// Parameters copied in a second, at least (guess: memory of any machine that trains is faster).
-const COPY_RATE: f64 = 1e9;
-
 /// What a commit did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommitReport {
@@ -55,50 +50,6 @@ pub struct CommitReport {
     pub progress_norm: f64,
     /// What every other peer is to include, one per fragment in order; empty but for delta-set.
     pub contributions: Vec<Encoded>,
-}
-
-/// What a replica is made of, beside its trainer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReplicaConfig {
-    /// How it meets others.
-    pub mixer: Mixer,
-    /// What a commit does with the progress of its local steps.
-    ///
-    /// `None`: the weights are x itself and commits do nothing; push-sum and delta-set, which have
-    /// slow weights always, then take progress as it is (`α = 1`, `β = 0`).
-    pub outer: Option<OuterStep>,
-    /// The partition of the parameters.
-    pub fragments: Fragments,
-    /// Clipping radius of exchanges, multiple of the running average of `‖d‖`; `None`: no clipping.
-    pub clip: Option<f32>,
-}
-
-impl ReplicaConfig {
-    /// What commits do. Push-sum and delta-set have slow weights always.
-    pub(crate) fn outer_step(&self) -> Option<OuterStep> {
-        match self.mixer {
-            Mixer::PushSum | Mixer::DeltaSet { .. } => {
-                Some(self.outer.unwrap_or(OuterStep { learning_rate: 1.0, momentum: 0.0 }))
-            }
-            Mixer::None | Mixer::Exchange | Mixer::Epidemic => self.outer,
-        }
-    }
-
-    /// Live weights, and moments, that mixing reads; 0 where it reads none.
-    fn shown_elements(&self) -> usize {
-        let reads = self.mixer != Mixer::None && self.outer_step().is_none();
-        if reads { self.fragments.elements() } else { 0 }
-    }
-
-    /// The shortest local step after which training shows to mixing all that is exchanged, because the copy
-    /// takes at most 2 % of the step; exchanges then wait for the end of no step. Zero where they never do,
-    /// `None` where there is too much to show.
-    #[must_use]
-    pub fn shown_from(&self) -> Option<Duration> {
-        let elements = self.shown_elements();
-        let seconds = elements as f64 / (COPY_RATE * SHOW_SHARE);
-        (elements <= SHOWN_ELEMENTS_MAX).then(|| Duration::from_secs_f64(seconds))
-    }
 }
 
 /// One replica: any [`Trainer`], with what the swarm needs beside it.

@@ -9,6 +9,7 @@ use crate::description::Description;
 use crate::device::{DeviceError, Resident};
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
+use crate::memory::Memory;
 
 /// Which local step: the batch belongs to its index, the learning rate to its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -333,6 +334,11 @@ pub trait Trainer: Send {
     /// What this trainer makes of its data, which peers compare; of nothing where it does not tell.
     fn data_identity(&self) -> DataIdentity {
         DataIdentity::default()
+    }
+
+    /// The host memory that training takes, for reports; `None` where that is not known before.
+    fn memory(&self) -> Option<Memory> {
+        None
     }
 
     /// What the batches are drawn from, for reports; `None` when the trainer does not tell.

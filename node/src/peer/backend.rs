@@ -3,8 +3,10 @@
 use dnode_torch::{Device, Precision, TorchConfig, TorchError};
 use dnode_trainer::{
     BatchSource as _, DataError, Dataset, LocalConfig, LocalTrainer, OptimizerConfig, Trainer,
+    free_memory,
 };
 
+use super::memory::{self, MemoryError};
 use crate::config::{self, Backend, Config, Node};
 
 /// Why the configured model cannot be trained on the configured data. The cause is the configuration, a
@@ -21,6 +23,9 @@ pub enum BackendError {
     /// The model or the optimizer.
     #[error(transparent)]
     Model(#[from] dnode_trainer::ConfigError),
+    /// It takes more memory than there is.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     /// libtorch or a device.
     #[error(transparent)]
     Torch(#[from] TorchError),
@@ -51,19 +56,25 @@ pub(crate) fn local(
 ) -> Result<LocalTrainer, BackendError> {
     let dataset = Dataset::open(&config.data, config.run.seed, config.model.context)?
         .with_micro_batches(config.optimizer.accumulate);
-    let local = LocalConfig {
+    let local = local_config(config);
+    let Some(torch) = torch else {
+        memory::check((config, &local, dataset.shape()), free_memory())?;
+        return Ok(LocalTrainer::new(local, Box::new(dataset))?);
+    };
+    let engine = dnode_torch::engine(&local, torch, dataset.shape())?;
+    Ok(LocalTrainer::on(engine, local, Box::new(dataset))?)
+}
+
+/// What an engine is built from.
+pub(super) fn local_config(config: &Config) -> LocalConfig {
+    LocalConfig {
         model: config.model.clone(),
         optimizer: optimizer(&config.optimizer),
         seed: config.run.seed,
         batch: config.run.batch,
         steps: config.run.steps,
         threads: config.node.threads,
-    };
-    let Some(torch) = torch else {
-        return Ok(LocalTrainer::new(local, Box::new(dataset))?);
-    };
-    let engine = dnode_torch::engine(&local, torch, dataset.shape())?;
-    Ok(LocalTrainer::on(engine, local, Box::new(dataset))?)
+    }
 }
 
 /// How libtorch is to compute; `None` if the embedded engine computes.

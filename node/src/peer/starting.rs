@@ -26,7 +26,11 @@ pub(super) fn replica(
     (dir, run, description): (&DataDir, &RunSpec, &Description),
     resume: bool,
 ) -> Result<(Replica, Position, Vec<Versions>), JoinError> {
-    let mut replica = Replica::with(trainer, replica_config(&config.gossip, fragments));
+    let form = replica_config(&config.gossip, fragments);
+    if let Some(memory) = trainer.memory() {
+        tracing::info!("this run takes {} of memory", memory.with_mixing(&form));
+    }
+    let mut replica = Replica::with(trainer, form);
     match replica.stays_on_device() {
         Ok(true) => tracing::info!("weights are mixed on the device"),
         Ok(false) => {}

@@ -38,6 +38,7 @@ pub async fn examine(config: &Config, secret: Option<&RunSecret>, wishes: &Wishe
     findings.extend(graphics::graphics(&config.node));
     let load = exchange::Load::measure(config, wishes.step).await;
     let bytes = load.as_ref().map_or(0, |load| storage::checkpoints(load.parameters));
+    findings.extend(load.as_ref().ok().map(|load| machine::memory(load.memory)));
     findings.push(storage::storage(&config.node.data_dir, bytes).await);
     let addresses = |texts: &[String]| -> Vec<Multiaddr> {
         texts.iter().filter_map(|text| text.parse().ok()).collect()

@@ -295,6 +295,22 @@ impl Model for Cnn {
         }
     }
 
+    fn activations(&self, samples: usize, threads: usize) -> usize {
+        let Convolutions { first, second, .. } = &self.convolutions;
+        let features = self.convolutions.features();
+        let routes = (self.convolutions.first_routes() + features) / size_of::<f32>();
+        let middle = second.padded(CHANNELS[0]);
+        let linear = 2 * (features + HIDDEN) + self.output.outputs;
+        let scratch = first.padded(1)
+            + first.grid(CHANNELS[0])
+            + second.grid(CHANNELS[1])
+            + first.padded(CHANNELS[0])
+            + second.padded(CHANNELS[1])
+            + second.grid(CHANNELS[0]);
+        let partial = samples.div_ceil(GROUP_SAMPLES) * self.convolutions.parameters();
+        samples * (routes + middle + linear) + threads * scratch + partial + second.kernel()
+    }
+
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
         let samples = batch.samples;
         let share = self.share(samples, pass.compute.threads());

@@ -299,6 +299,18 @@ impl Model for Llama {
         initialize(&self.layouts, self.blocks.len(), random, parameters);
     }
 
+    fn activations(&self, samples: usize, threads: usize) -> usize {
+        let shape = self.heads.shape;
+        let (rows, width) = (samples * shape.tokens, shape.width());
+        let inner = self.blocks.first().map_or(0, |block| block.contract.inputs);
+        let norm = rows * (2 * width + 1);
+        let block = 2 * norm + Attention::numbers(shape, samples) + 3 * rows * inner;
+        // The residual stream, its gradient, what is added to it with dropout, and one more gradient.
+        let shared = rows * (4 * width + 3 * inner + self.head.vocabulary());
+        let scratch = AttentionScratch::numbers(shape, samples, threads);
+        self.blocks.len() * block + norm + shared + scratch
+    }
+
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
         if !self.read(pass, tokens(batch)) {
             return Score::default();

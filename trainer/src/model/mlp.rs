@@ -90,6 +90,12 @@ impl Model for Mlp {
         score
     }
 
+    fn activations(&self, samples: usize, _threads: usize) -> usize {
+        let outputs: usize = self.layers.iter().map(|layer| layer.outputs).sum();
+        let logits = self.layers.last().map_or(0, |layer| layer.outputs);
+        samples * (2 * outputs - logits)
+    }
+
     fn replaces_gradient(&self) -> bool {
         true
     }

@@ -241,6 +241,11 @@ impl AttentionScratch {
         self.qkv.resize(rows * shape.row(), 0.0);
     }
 
+    /// Numbers that it holds, those of dropout included.
+    pub(super) const fn numbers(shape: AttentionShape, samples: usize, threads: usize) -> usize {
+        samples * shape.tokens * (shape.row() + shape.width()) + threads * shape.scratch()
+    }
+
     /// Scores of each thread.
     fn scores(&mut self, compute: &Compute, shape: AttentionShape) -> &mut [f32] {
         let length = compute.threads() * shape.scratch();
@@ -284,6 +289,12 @@ impl Attention {
             state: Vec::new(),
             attended: Vec::new(),
         })
+    }
+
+    /// Numbers that the forward pass over so many samples keeps.
+    pub(super) const fn numbers(shape: AttentionShape, samples: usize) -> usize {
+        let each = shape.tokens * (shape.row() + shape.width()) + shape.kept(shape.tokens);
+        samples * each
     }
 
     /// Its two layers.

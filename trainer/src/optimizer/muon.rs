@@ -49,6 +49,11 @@ pub(super) fn muon(parameters: &mut [f32], gradient: &[f32], momentum: &mut [f32
     }
 }
 
+/// Numbers that [`muon`] needs for a while beside the matrix and its momentum.
+pub(super) fn numbers((rows, columns): (usize, usize)) -> usize {
+    2 * rows * columns + 2 * rows.min(columns).pow(2)
+}
+
 /// What an orthogonal matrix of this shape is multiplied by, so that the root mean square of its
 /// elements is [`UPDATE_RMS`].
 #[must_use]

@@ -5,11 +5,11 @@ use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use dnode_protocol::frame::Codec;
-use dnode_trainer::StepId;
+use dnode_trainer::{Memory, StepId};
 
 use super::finding::Finding;
 use crate::config::{Budget, Config, Rule, Share};
-use crate::peer::backend;
+use crate::peer::{backend, memory};
 
 const CHECK: &str = "exchange";
 
@@ -28,6 +28,8 @@ const BUSY: f64 = 0.8;
 pub(super) struct Load {
     /// Elements of the model.
     pub(super) parameters: usize,
+    /// Host memory that the run takes, where that is known.
+    pub(super) memory: Option<Memory>,
     /// Time of one local step.
     step: Duration,
     /// Local steps per commit.
@@ -78,7 +80,10 @@ impl Load {
             )
         };
         match answer {
-            Ok(Ok(Ok((parameters, step)))) => Ok(Self::of(config, parameters, step)),
+            Ok(Ok(Ok((memory, parameters, step)))) => {
+                let memory = memory.map(|it| memory::with_mixing(it, &config.gossip));
+                Ok(Self { memory, ..Self::of(config, parameters, step) })
+            }
             Ok(Ok(Err(reason))) => {
                 Err(failed(reason, "the configuration says what to train: `dnode config show`"))
             }
@@ -114,7 +119,8 @@ impl Load {
         let can_shrink = matches!(codec, Codec::F32 | Codec::Bf16 | Codec::F16 | Codec::Int8)
             && matches!(gossip.rule, Rule::GossipOuter | Rule::Pairwise);
         let budget = gossip.mix_every.is_none().then_some(gossip.budget);
-        Self { parameters, step, local_steps: gossip.local_steps, bytes, waits, can_shrink, budget }
+        let (memory, local_steps) = (None, gossip.local_steps);
+        Self { parameters, memory, step, local_steps, bytes, waits, can_shrink, budget }
     }
 
     /// How the load runs on a link of `rate` bytes per second.
@@ -182,13 +188,13 @@ impl Load {
 fn trial(
     config: &Config,
     step: Option<Duration>,
-    tell: &Sender<Result<(usize, Duration), String>>,
+    tell: &Sender<Result<(Option<Memory>, usize, Duration), String>>,
 ) {
     let answer =
         backend::trainer(config).map_err(|error| error.to_string()).and_then(|mut trainer| {
-            let parameters = trainer.layout().parameters();
+            let (memory, parameters) = (trainer.memory(), trainer.layout().parameters());
             if let Some(step) = step {
-                return Ok((parameters, step));
+                return Ok((memory, parameters, step));
             }
             let mut one =
                 |index| trainer.step(StepId::alone(index)).map_err(|error| error.to_string());
@@ -202,7 +208,7 @@ fn trial(
                 one(u64::from(steps))?;
             }
             let step = if steps == 0 { first } else { since.elapsed() / steps };
-            Ok((parameters, step))
+            Ok((memory, parameters, step))
         });
     // An error means that nobody waits any more: it took too long.
     let _ = tell.send(answer);

@@ -1,8 +1,11 @@
 //! The processor: its cores, and the instructions that the kernels can use.
 
+use dnode_trainer::{Memory, free_memory};
+
 use super::finding::Finding;
 
 const CHECK: &str = "cpu";
+const MEMORY: &str = "memory";
 
 /// Reports the cores, and the instructions that make the kernels fast.
 pub(super) fn processor(threads: usize) -> Finding {
@@ -49,6 +52,17 @@ fn judge(cores: usize, threads: usize, features: &[(&str, bool)]) -> Finding {
         return Finding::warn(CHECK, found, advice);
     }
     Finding::ok(CHECK, found)
+}
+
+/// Reports the memory that the run takes. One that does not fit was refused before.
+pub(super) fn memory(needed: Option<Memory>) -> Finding {
+    match (needed, free_memory()) {
+        (Some(needed), Some(free)) => {
+            Finding::ok(MEMORY, format!("{needed}; {:.2} GB are free", free as f64 / 1e9))
+        }
+        (Some(needed), None) => Finding::ok(MEMORY, needed.to_string()),
+        (None, _) => Finding::ok(MEMORY, "what libtorch takes is not known before it computes"),
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,136 @@
+//! What training is said to take is what it takes: peaks of processes of their own.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a failure in a test's preparation fails the test")]
+#![expect(clippy::print_stdout, reason = "what a process of the test has to say")]
+
+use std::process::Command;
+
+use dnode_protocol::Fragments;
+use dnode_trainer::{
+    BatchSource as _, DataConfig, DataKind, Dataset, LocalConfig, LocalTrainer, Memory, Mixer,
+    ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, OuterStep, Replica, ReplicaConfig,
+    StepId, Trainer,
+};
+
+/// Tells a process of this test which case it is to train; 0 is only its start.
+const CASE: &str = "DNODE_TEST_MEMORY";
+/// How the line begins in which it tells its peak.
+const PEAK: &str = "peak in bytes: ";
+/// How much less, and more, training may take than is said, parts of that: some buffers are not all used at a
+/// time, and allocators keep a little more than is asked of them.
+const LESS: f64 = 0.20;
+const MORE: f64 = 0.06;
+/// Bytes beside: code that is run for the first time, batches, small buffers.
+const BESIDE: f64 = 8e6;
+
+/// A model with an optimizer, micro-batches and a rule.
+struct Case {
+    model: ModelConfig,
+    optimizer: OptimizerConfig,
+    batch: usize,
+    replica: fn(Fragments) -> ReplicaConfig,
+}
+
+impl Case {
+    fn local(&self) -> LocalConfig {
+        let (model, optimizer) = (self.model.clone(), self.optimizer.clone());
+        LocalConfig { model, optimizer, seed: 1, batch: self.batch, steps: 10, threads: 1 }
+    }
+}
+
+fn pairwise(fragments: Fragments) -> ReplicaConfig {
+    ReplicaConfig { mixer: Mixer::Exchange, outer: None, fragments, clip: None }
+}
+
+fn outer(fragments: Fragments) -> ReplicaConfig {
+    ReplicaConfig { outer: Some(OuterStep::default()), ..pairwise(fragments) }
+}
+
+/// Cases that take far more than the rest of the process.
+fn cases() -> Vec<Case> {
+    let of = OptimizerConfig::default_of;
+    let model = ModelConfig::default();
+    let text = |kind, context| ModelConfig { kind, context, width: 256, ..model.clone() };
+    let split = OptimizerConfig { accumulate: 4, ..of(OptimizerKind::Adamw) };
+    let mlp = ModelConfig { hidden: vec![3_000, 3_000], ..model.clone() };
+    let cnn = ModelConfig { kind: ModelKind::Cnn, ..model.clone() };
+    vec![
+        Case { model: mlp.clone(), optimizer: of(OptimizerKind::Adamw), batch: 8, replica: outer },
+        Case { model: mlp, optimizer: of(OptimizerKind::Sgd), batch: 8, replica: pairwise },
+        Case { model: cnn, optimizer: of(OptimizerKind::Muon), batch: 1_024, replica: pairwise },
+        Case {
+            model: text(ModelKind::Gpt, 64),
+            optimizer: of(OptimizerKind::Muon),
+            batch: 64,
+            replica: pairwise,
+        },
+        Case { model: text(ModelKind::Llama, 256), optimizer: split, batch: 32, replica: outer },
+    ]
+}
+
+fn data(case: &Case) -> Dataset {
+    let kind = if case.model.kind.is_text() { DataKind::Shakespeare } else { DataKind::Digits };
+    let config = DataConfig { kind, ..DataConfig::default() };
+    Dataset::open(&config, 1, case.model.context).unwrap()
+}
+
+/// Trains a case for two steps, measures it, and tells the peak.
+fn train(case: &Case) {
+    let data = data(case).with_micro_batches(case.optimizer.accumulate);
+    let shape = data.shape();
+    let trainer = LocalTrainer::new(case.local(), Box::new(data)).unwrap();
+    let fragments = Fragments::new(trainer.layout().parameters(), 4).unwrap();
+    let replica = (case.replica)(fragments);
+    let said = Memory::of_training(&case.local(), shape).unwrap().with_mixing(&replica);
+    let mut replica = Replica::with(Box::new(trainer), replica);
+    for step in 0..2 {
+        replica.step(StepId::alone(step)).unwrap();
+        replica.commit(1.0);
+        replica.show_all();
+        replica.hide_all();
+    }
+    println!("said in bytes: {} {said}", said.total());
+    tell_peak();
+}
+
+/// Prints the most memory that this process has had, as the system counts it.
+fn tell_peak() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kib: u64 = line.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    println!("{PEAK}{}", 1024 * kib);
+}
+
+/// What the process of a case has taken, and what was said.
+fn run(case: usize) -> (f64, f64) {
+    let mut process = Command::new(std::env::current_exe().unwrap());
+    process.args(["--exact", "training_takes_what_is_said", "--nocapture"]);
+    let output = process.env(CASE, case.to_string()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{case}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    let number = |head: &str| -> f64 {
+        let line = said.lines().find_map(|line| Some(line.split_once(head)?.1)).unwrap_or("0");
+        line.split(' ').next().unwrap().parse().unwrap()
+    };
+    (number(PEAK), number("said in bytes: "))
+}
+
+#[test]
+fn training_takes_what_is_said() {
+    let cases = cases();
+    if let Ok(case) = std::env::var(CASE) {
+        return match case.parse().unwrap() {
+            0 => tell_peak(),
+            case => train(&cases[case - 1usize]),
+        };
+    }
+    let (start, _) = run(0);
+    for (index, case) in cases.iter().enumerate() {
+        let (peak, said) = run(index + 1);
+        let taken = peak - start;
+        println!("{} {:?}: {taken} of {said}", case.model.kind, case.optimizer.kind);
+        let (least, most) = ((1.0 - LESS) * said - BESIDE, (1.0 + MORE) * said + BESIDE);
+        assert!(taken > least && taken < most, "case {index}: {taken} bytes, said {said}");
+    }
+}
