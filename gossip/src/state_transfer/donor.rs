@@ -11,6 +11,10 @@ use crate::delta_set::DeltaSet;
 use crate::staleness::Staleness;
 use crate::{Output, Reading, Work};
 
+/// Replicas that are given to a newcomer before its place is given to another that asks: one, and as much
+/// again for what was lost on the way or grew old. So a place cannot be held by asking again and again.
+const REPLICAS_MAX: u32 = 2;
+
 /// What this peer gives to newcomers. It costs them what the limits of [`crate::Config`] say:
 /// `newcomers_max` of them, `pulls_open_max` pulls of each that wait, `snapshots_max` readings.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +33,8 @@ struct Newcomer {
     waiting: VecDeque<(ExchangeId, FragmentId)>,
     /// Until when its place is kept while nothing of it waits.
     kept_until: Time,
+    /// Snapshots that it was given.
+    given: u32,
 }
 
 /// A snapshot that is being read for a newcomer.
@@ -79,17 +85,21 @@ impl Donor {
         newcomer.is_some_and(|newcomer| newcomer.waiting.iter().any(|(e, _)| e == exchange))
     }
 
-    /// Gives `peer` a place, if one of `most` is free; places of which nobody makes use any more are.
-    fn admit(&mut self, peer: PeerId, most: usize, now: Time) -> Option<&mut Newcomer> {
-        let reading = &self.reading;
+    /// Gives `peer` a place, if one is free; places of which nobody makes use any more are, and those of
+    /// newcomers that were given [`REPLICAS_MAX`] and keep others out.
+    fn admit(&mut self, context: &Context, peer: PeerId) -> Option<&mut Newcomer> {
+        let (reading, now, most) = (&self.reading, context.now, context.config.newcomers_max);
+        let enough = REPLICAS_MAX.saturating_mul(context.fragments);
+        let full = self.newcomers.len() >= most;
         self.newcomers.retain(|newcomer, place| {
             let read = || reading.values().any(|snapshot| snapshot.newcomer == *newcomer);
-            *newcomer == peer || now < place.kept_until || !place.waiting.is_empty() || read()
+            let uses = now < place.kept_until || !place.waiting.is_empty() || read();
+            *newcomer == peer || (uses && !(full && place.given >= enough))
         });
         if self.newcomers.len() >= most && !self.newcomers.contains_key(&peer) {
             return None;
         }
-        let place = || Newcomer { waiting: VecDeque::new(), kept_until: now };
+        let place = || Newcomer { waiting: VecDeque::new(), kept_until: now, given: 0 };
         Some(self.newcomers.entry(peer).or_insert_with(place))
     }
 
@@ -111,16 +121,15 @@ impl Donor {
         exchange: ExchangeId,
         fragment: FragmentId,
     ) {
-        let (config, now) = (&context.config, context.now);
         let place = if is_half_replaced(context) || context.progress.is_leaving() {
             None
         } else {
-            self.admit(from, config.newcomers_max, now)
+            self.admit(context, from)
         };
         match place {
-            Some(place) if place.waiting.len() < config.pulls_open_max => {
+            Some(place) if place.waiting.len() < context.config.pulls_open_max => {
                 place.waiting.push_back((exchange, fragment));
-                place.kept_until = now + config.lease_min;
+                place.kept_until = context.now + context.config.lease_min;
                 self.read_snapshots(context);
             }
             Some(_) | None => context.send(from, Message::Busy { exchange }),
@@ -154,6 +163,7 @@ impl Donor {
         if wanted {
             if let Some(place) = self.newcomers.get_mut(&to) {
                 place.kept_until = context.now + context.config.lease_min;
+                place.given = place.given.saturating_add(1);
             }
             let (information, versions) =
                 (staleness.information(fragment), delta_set.versions(fragment));
@@ -198,5 +208,21 @@ mod tests {
         let said = context.said();
         let reads = said.iter().filter(|output| matches!(output, Output::Work(_))).count();
         assert_eq!((reads, said.len()), (context.config.snapshots_max, most + 1));
+    }
+
+    #[test]
+    fn who_was_given_two_replicas_gives_way_to_others_that_ask() {
+        let mut context = Context::alone(Config::default());
+        let mut donor = Donor::default();
+        let most = u32::try_from(context.config.newcomers_max).unwrap();
+        for index in 0..most {
+            donor.admit(&context, peer(index)).unwrap().kept_until = Time::from_millis(1);
+        }
+        context.now = Time::ZERO;
+        assert!(donor.admit(&context, peer(most)).is_none());
+        donor.admit(&context, peer(0)).unwrap().given = REPLICAS_MAX * context.fragments;
+        assert!(donor.admit(&context, peer(0)).is_some(), "nobody else asks");
+        donor.admit(&context, peer(most)).unwrap().kept_until = Time::from_millis(1);
+        assert!(donor.admit(&context, peer(0)).is_none(), "the places are taken");
     }
 }
