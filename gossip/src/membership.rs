@@ -33,6 +33,9 @@ pub use summaries::{Heard, KNOWN_MAX, Summaries};
 pub(crate) use view::Members;
 pub use view::{Member, Standing, VIEW_MAX};
 
+/// How long a neighbour that has only declined is not spoken to: five times as long as it has had.
+const USELESS_BACK_OFF: Duration = Duration::from_secs(300);
+
 /// What this peer knows of its neighbours.
 #[derive(Clone, Debug)]
 pub(crate) struct Membership {
@@ -326,6 +329,16 @@ impl Membership {
         if self.members.set_leaves_out(&peer, true) {
             let (partners, of) = (self.members.leaving_out(), self.members.len());
             context.event(Event::LeftOutBy { peer, partners, of });
+        }
+    }
+
+    /// A neighbour has declined a proposal. Who does nothing else loses its place to one that may mix.
+    pub(crate) fn on_declined(&mut self, context: &mut Context, peer: PeerId) {
+        self.links.declined(&context.config, &peer, context.now);
+        if self.links.is_useless(&context.config, &peer, context.now) {
+            let back_off = USELESS_BACK_OFF.min(context.config.back_off_max);
+            let reason = "it only answers that it is busy";
+            context.output(Output::Disconnect { peer, back_off, reason });
         }
     }
 

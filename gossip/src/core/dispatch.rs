@@ -278,8 +278,8 @@ impl Gossip {
         let (context, name) = (&mut self.context, (from, exchange));
         let taken = self.transfer.joiner().on_busy(context, from, exchange)
             || self.delta_set.on_declined(context, name, false);
-        if !taken {
-            self.exchange.initiator().on_declined(context, name, Failure::Busy);
+        if !taken && self.exchange.initiator().on_declined(context, name, Failure::Busy) {
+            self.membership.on_declined(context, from);
         }
     }
 

@@ -323,20 +323,20 @@ impl Initiator {
         }
     }
 
-    /// The partner declines.
+    /// The partner declines. Whether there was a proposal to decline.
     pub(crate) fn on_declined(
         &mut self,
         context: &mut Context,
         (from, exchange): (PeerId, ExchangeId),
         failure: Failure,
-    ) {
-        if !context.is_own(exchange) {
-            return;
-        }
-        let own = self.own.get(&exchange.sequence);
-        if own.is_some_and(|own| own.partner == from && own.state == OwnState::Proposed) {
+    ) -> bool {
+        let own = self.own.get(&exchange.sequence).filter(|_| context.is_own(exchange));
+        let declines =
+            own.is_some_and(|own| own.partner == from && own.state == OwnState::Proposed);
+        if declines {
             self.end(context, exchange.sequence, failure);
         }
+        declines
     }
 
     /// The partner confirms that it will never have applied the exchange.

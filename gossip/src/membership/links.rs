@@ -13,6 +13,15 @@ use crate::{Config, Mixing};
 /// A lease lasts this many average exchange durations: four messages and two tensors of one exchange.
 const LEASE_DURATIONS: f64 = 4.0;
 
+/// Proposals in a row that a neighbour may decline before it is asked more and more seldom. Neighbours that
+/// are busy every other time decline so often in 1 of 256 cases.
+const DECLINES_FREE: u32 = 8;
+/// The first wait of those, as a part of a heartbeat; it doubles with each further decline. With the
+/// default, a neighbour that only declines is asked for the sixteenth time after 16 s.
+const DECLINED_WAIT_DIVISOR: u32 = 8;
+/// Declines in a row after which a neighbour loses its place, where it has also declined for long.
+const DECLINES_MAX: u32 = 16;
+
 /// What is known of the link to one neighbour.
 #[derive(Clone, Debug, Default)]
 struct Link {
@@ -23,6 +32,12 @@ struct Link {
     back_off_until: Time,
     /// Until when its proposals are declined, because it let one run out.
     declined_until: Time,
+    /// Proposals that it has declined since it came or last mixed.
+    declines: u32,
+    /// When the first of these was declined.
+    declines_since: Time,
+    /// When it may be proposed to again after these.
+    proposed_from: Time,
     /// Index of the chosen codec.
     codec: Option<usize>,
 }
@@ -50,6 +65,47 @@ impl Links {
     /// Whether `peer` may be asked for something: it is here and not left alone for a while.
     pub(crate) fn is_ready(&self, peer: &PeerId, now: Time) -> bool {
         self.map.get(peer).is_some_and(|link| now >= link.back_off_until)
+    }
+
+    /// Whether an exchange may be proposed to `peer`: it is ready, and has not declined too often.
+    pub(crate) fn may_propose(&self, peer: &PeerId, now: Time) -> bool {
+        let wanted = |link: &Link| now >= link.proposed_from;
+        self.is_ready(peer, now) && self.map.get(peer).is_some_and(wanted)
+    }
+
+    /// `peer` has declined a proposal. After some in a row it is asked ever more seldom, so that who only
+    /// declines costs no rounds.
+    pub(crate) fn declined(&mut self, config: &Config, peer: &PeerId, now: Time) {
+        let Some(link) = self.map.get_mut(peer) else { return };
+        if link.declines == 0 {
+            link.declines_since = now;
+        }
+        link.declines = link.declines.saturating_add(1);
+        if let Some(further) = link.declines.checked_sub(DECLINES_FREE) {
+            let first = config.heartbeat / DECLINED_WAIT_DIVISOR;
+            let wait = first.saturating_mul(doubling(further)).min(config.lease_max);
+            link.proposed_from = now + wait;
+        }
+    }
+
+    /// An exchange with `peer` was applied: it does more than to decline.
+    pub(crate) fn mixed(&mut self, peer: &PeerId) {
+        if let Some(link) = self.map.get_mut(peer) {
+            (link.declines, link.proposed_from) = (0, Time::ZERO);
+        }
+    }
+
+    /// Whether `peer` does nothing but decline, and has for twice the longest lease, while others mix.
+    ///
+    /// Without the others, nothing tells whether the fault is its own.
+    pub(crate) fn is_useless(&self, config: &Config, peer: &PeerId, now: Time) -> bool {
+        let declines = |link: &Link| {
+            link.declines >= DECLINES_MAX && now.since(link.declines_since) >= 2 * config.lease_max
+        };
+        let mixes = |(_, link): (&PeerId, &Link)| {
+            link.declines < DECLINES_FREE && link.duration.mean().is_some()
+        };
+        self.map.get(peer).is_some_and(declines) && self.map.iter().any(mixes)
     }
 
     /// Whether proposals of `peer` are declined for now.
@@ -124,6 +180,7 @@ impl Links {
             link.duration.add(duration);
             link.stalls = 0;
         }
+        self.mixed(peer);
     }
 
     /// The partner stalled in mid-exchange: leave it alone for a while, longer each time. What stalls
@@ -180,6 +237,37 @@ mod tests {
         assert_eq!(links.lease(&config, &peer(1)), Duration::from_secs(8));
         assert!(!links.is_ready(&peer(1), Time::ZERO));
         assert!(links.is_ready(&peer(1), Time::ZERO + config.back_off_min));
+    }
+
+    #[test]
+    fn who_only_declines_is_asked_ever_more_seldom_and_becomes_useless_beside_one_that_mixes() {
+        let config = Config::default();
+        let mut links = Links::default();
+        let (false_name, honest) = (peer(1), peer(2));
+        links.open(false_name);
+        links.open(honest);
+        let mut now = Time::ZERO;
+        for _ in 1..DECLINES_FREE {
+            links.declined(&config, &false_name, now);
+            assert!(links.may_propose(&false_name, now), "some declines are nothing unusual");
+        }
+        // It is asked whenever it may be, at every millisecond.
+        let (mut asked, end) = (0, Time::ZERO + 4 * config.lease_max);
+        while now < end {
+            if links.may_propose(&false_name, now) {
+                links.declined(&config, &false_name, now);
+                asked += 1;
+            }
+            now = now + Duration::from_millis(1);
+        }
+        assert!((10..20).contains(&asked), "{asked}");
+        assert!(!links.is_useless(&config, &false_name, now), "nobody else mixes");
+        links.took(&honest, Duration::from_millis(5));
+        assert!(links.is_useless(&config, &false_name, now));
+        assert!(!links.is_useless(&config, &honest, now));
+        links.mixed(&false_name);
+        assert!(links.may_propose(&false_name, now));
+        assert!(!links.is_useless(&config, &false_name, now));
     }
 
     #[test]

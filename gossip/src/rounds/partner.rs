@@ -133,7 +133,7 @@ impl<'a> Candidates<'a> {
         context.shares(member.stripe, fragment)
             && !member.is_suspected()
             && member.phase != Phase::Joining
-            && self.links().is_ready(peer, context.now)
+            && self.links().may_propose(peer, context.now)
             && (near || self.membership.meets_at_any_clock(context, peer))
     }
 }
