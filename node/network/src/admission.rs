@@ -9,12 +9,10 @@ use dnode_protocol::limits::REVOCATION_BYTES_MAX;
 use dnode_protocol::{PeerId, RunDifference};
 
 use crate::limits::COUNTED_INVITATIONS_MAX;
+use crate::slots::Issued;
 
 /// Name of the field in which a peer differs that has no valid invitation.
 pub const INVITATION: &str = "run.invitation";
-
-/// Of an invitation: who issued it, and its number.
-type Issued = (PeerId, u64);
 
 /// Who is let in. Without owners everybody is.
 #[derive(Debug, Default)]
@@ -120,6 +118,12 @@ impl Admission {
                 tracing::debug!(%peer, "too many invitations to count how often each is used");
             }
         }
+    }
+
+    /// By which invitation a member came: the first of its chain, with all that were invited in turn.
+    pub(crate) fn invitation(&self, peer: PeerId) -> Option<Issued> {
+        let (invitation, _) = pairs(self.members.get(&peer)?).next()?;
+        Some((*invitation.issuer(), invitation.grant().number))
     }
 
     /// The statement that takes this chain back, as bytes.

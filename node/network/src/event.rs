@@ -80,6 +80,8 @@ pub enum DownReason {
     Refused,
     /// The owner called [`crate::NetworkHandle::disconnect`].
     Disconnected,
+    /// It did no work, and another peer wanted its place.
+    PutOut,
 }
 
 impl fmt::Display for DownReason {
@@ -91,6 +93,7 @@ impl fmt::Display for DownReason {
             Self::Offence => "it broke the protocol",
             Self::Refused => "refused",
             Self::Disconnected => "disconnected by this peer",
+            Self::PutOut => "it did no work, and another one came",
         })
     }
 }

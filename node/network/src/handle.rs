@@ -13,6 +13,7 @@ use dnode_protocol::limits::FRAGMENTS_MAX;
 use dnode_protocol::{Message, PeerId};
 use libp2p::Multiaddr;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::address::ip;
 use crate::event::{Carrier, Connection};
@@ -20,6 +21,7 @@ use crate::io::buffers::TensorBuffers;
 use crate::io::report::{Outgoing, Written};
 use crate::io::traffic::{self, Traffic};
 use crate::limits::{BULK_QUEUE_MAX, CONTROL_QUEUE_MAX};
+use crate::slots::Slots;
 
 /// One connected peer, as the handle needs it.
 #[derive(Debug)]
@@ -42,15 +44,28 @@ pub(crate) struct Shared {
     /// Whether channels may be opened.
     has_channels: bool,
     peers: Mutex<BTreeMap<PeerId, Entry>>,
+    /// Who keeps a place among the peers.
+    slots: Mutex<Slots>,
     /// Where readers put tensors.
     pub(crate) buffers: TensorBuffers,
     pub(crate) total: Arc<Traffic>,
 }
 
 impl Shared {
-    pub(crate) fn new(has_channels: bool) -> Self {
-        let buffers = TensorBuffers::new();
-        Self { has_channels, peers: Mutex::default(), buffers, total: Arc::default() }
+    pub(crate) fn new(has_channels: bool, peers_max: usize) -> Self {
+        let (slots, buffers) = (Mutex::new(Slots::new(peers_max)), TensorBuffers::new());
+        Self { has_channels, peers: Mutex::default(), slots, buffers, total: Arc::default() }
+    }
+
+    pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
+        // As with the peers.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No peer is connected any longer.
+    pub(crate) fn clear(&self) {
+        self.peers().clear();
+        self.slots().clear();
     }
 
     pub(crate) fn peers(&self) -> MutexGuard<'_, BTreeMap<PeerId, Entry>> {
@@ -268,6 +283,24 @@ impl NetworkHandle {
     /// [`CommandError`].
     pub fn disconnect(&self, peer: PeerId, back_off: Duration) -> Result<(), CommandError> {
         self.command(Command::Disconnect(peer, back_off))
+    }
+
+    /// An exchange with a peer was applied, or it has sent numbers that were wanted. Who works keeps its
+    /// place when others come for whom there is none.
+    pub fn worked(&self, peer: PeerId) {
+        self.shared.slots().worked(&peer);
+    }
+
+    /// The connected peers that have worked.
+    #[must_use]
+    pub fn workers(&self) -> Vec<PeerId> {
+        self.shared.slots().workers().collect()
+    }
+
+    /// A peer is given something that takes its time, or belongs to this one: it is not put out for want of
+    /// work in the next seconds.
+    pub fn served(&self, peer: PeerId) {
+        self.shared.slots().served(&peer, Instant::now());
     }
 
     /// Tells all members that these certificates are taken back, and hangs up on who came by them.

@@ -32,6 +32,7 @@ mod nat;
 mod probe;
 mod service;
 mod sessions;
+mod slots;
 mod swarm;
 
 use std::sync::Arc;
@@ -108,7 +109,7 @@ impl Network {
         let (links, link_queue) = mpsc::channel(limits::SESSION_EVENTS_MAX);
         let is_bounded = config.upload_max > 0 || config.download_max > 0;
         let has_channels = config.direct != dnode_direct::Config::OFF && !is_bounded;
-        let shared = Arc::new(handle::Shared::new(has_channels));
+        let shared = Arc::new(handle::Shared::new(has_channels, config.peers_max));
         let rates = Arc::new(io::rate::Rates::new(config.upload_max, config.download_max));
         let total = Arc::clone(&shared.total);
         let buffers = shared.buffers.clone();
@@ -120,7 +121,7 @@ impl Network {
         let external = swarm.external_addresses();
         let traversal = Traversal::new(*swarm.local_peer_id(), &config.nat, external);
         let discovery = Discovery::new(&config, me, Instant::now());
-        let sessions = Sessions::new(config.peers_max, channels, bulk.bulk, direct.direct);
+        let sessions = Sessions::new(channels, bulk.bulk, direct.direct);
         let greeting = Greeting::new(config.run, config.settings, hello, config.digest);
         let shown = Arc::clone(&shared);
         let context = Context::new((swarm, me), greeting, shown, outbox, traversal);

@@ -127,8 +127,13 @@ pub const REFUSED_BACK_OFF: Duration = Duration::from_secs(600);
 /// Time before a peer that broke the protocol is accepted again.
 pub const OFFENCE_BACK_OFF: Duration = Duration::from_secs(60);
 
-/// Time before a peer is tried again that came when there was no room.
-pub(crate) const FULL_BACK_OFF: Duration = Duration::from_secs(30);
+/// Time before a peer may come again that came when there was no room: less than a chance of others
+/// ([`crate::slots::CHANCE`]), so that one of the next places may be its own.
+pub(crate) const FULL_BACK_OFF: Duration = Duration::from_secs(2);
+
+/// Time before a peer may come again that had a place and did no work: sixty times its chance, so that a
+/// name holds a place for a sixtieth of the time.
+pub(crate) const PUT_OUT_BACK_OFF: Duration = Duration::from_secs(300);
 
 /// First wait before an address is dialled again.
 pub const REDIAL_MIN: Duration = Duration::from_secs(1);

@@ -87,7 +87,7 @@ impl Service {
                 _ = tick.tick() => self.on_tick().await,
             }
         }
-        self.context.shared.peers().clear();
+        self.context.shared.clear();
         self.sessions.end().await;
         self.context.end();
     }
@@ -112,7 +112,7 @@ impl Service {
             }
             Command::Revoke(statements) => self.on_revocations(None, statements).await,
             Command::Shutdown(done) => {
-                self.context.shared.peers().clear();
+                self.context.shared.clear();
                 self.sessions.drain();
                 self.context.stop(done);
             }
@@ -136,7 +136,7 @@ impl Service {
         let Context { traversal, swarm, .. } = &mut self.context;
         for (peer, address) in traversal.settle(now, swarm) {
             if let Some(peer) = from_libp2p(peer) {
-                self.move_streams(peer, &address);
+                self.move_streams(peer, &address).await;
             }
         }
         let Context { traversal, swarm, .. } = &mut self.context;
@@ -165,6 +165,7 @@ impl Service {
         let was_up = ended.was_up;
         if was_up {
             context.shared.peers().remove(&peer);
+            context.shared.slots().remove(&peer);
         }
         ended.end().await;
         if was_up && !context.is_stopping() {

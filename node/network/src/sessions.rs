@@ -21,6 +21,7 @@ use crate::event::{Connection, NetworkEvent};
 use crate::handle::Entry;
 use crate::io::report::{Origin, Outgoing, Via};
 use crate::limits::{MOVE_MAX, PUNCHING_MAX, REFUSE_LINGER, RELAYED_MAX};
+use crate::slots::{Issued, Verdict};
 use crate::swarm::streams::{Path, StreamKind};
 use session::Session;
 pub(crate) use session::{Channels, Stage};
@@ -31,7 +32,6 @@ pub(crate) struct Sessions {
     sessions: BTreeMap<PeerId, Session>,
     /// Sessions begun so far.
     begun: u64,
-    peers_max: usize,
     channels: Channels,
     /// Opens bulk connections on the swarm's sockets.
     bulk: Bulk,
@@ -63,6 +63,8 @@ pub(crate) enum Completion {
     Waits,
     /// The peer is up. The field says which start of its process it is.
     Up(u64),
+    /// There is room once this other peer has gone.
+    InsteadOf(PeerId),
     /// There is no room for another peer.
     Full,
 }
@@ -79,13 +81,8 @@ pub(crate) enum Late {
 }
 
 impl Sessions {
-    pub(crate) const fn new(
-        peers_max: usize,
-        channels: Channels,
-        bulk: Bulk,
-        direct: Direct,
-    ) -> Self {
-        Self { sessions: BTreeMap::new(), begun: 0, peers_max, channels, bulk, direct }
+    pub(crate) const fn new(channels: Channels, bulk: Bulk, direct: Direct) -> Self {
+        Self { sessions: BTreeMap::new(), begun: 0, channels, bulk, direct }
     }
 
     pub(crate) fn contains(&self, peer: PeerId) -> bool {
@@ -131,11 +128,18 @@ impl Sessions {
         self.sessions.values().filter(relayed).count() < RELAYED_MAX
     }
 
-    /// Begins a session, when the first connection to `peer` is there.
-    pub(crate) fn begin(&mut self, peer: PeerId, address: Multiaddr, context: &mut Context) {
+    /// Begins a session, when the first connection to `peer` is there. `dialled`: whether this peer has
+    /// made it.
+    pub(crate) fn begin(
+        &mut self,
+        peer: PeerId,
+        (address, dialled): (Multiaddr, bool),
+        context: &mut Context,
+    ) {
         self.begun += 1;
         let channels = self.channels.clone();
-        let session = Session::new(peer, self.begun, channels, Instant::now());
+        let mut session = Session::new(peer, self.begun, channels, Instant::now());
+        session.dialled = dialled;
         self.sessions.insert(peer, session.reached_at(address));
         self.open(peer, StreamKind::Control, context);
     }
@@ -212,9 +216,11 @@ impl Sessions {
         peer: PeerId,
         hello: (u64, ConnectionId),
         differences: Option<Vec<RunDifference>>,
+        invitation: Option<Issued>,
     ) {
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.hello = Some(hello);
+            session.invitation = invitation;
             if let Some(differences) = differences {
                 session.differences = differences;
             }
@@ -243,7 +249,6 @@ impl Sessions {
     /// Reports the peer up once its hello has matched, the control stream to it is open, and tensors can
     /// be exchanged.
     pub(crate) fn complete(&mut self, peer: PeerId, context: &mut Context) -> Completion {
-        let up = context.shared.peers().len();
         let Some(session) = self.sessions.get_mut(&peer) else {
             return Completion::Waits;
         };
@@ -266,9 +271,14 @@ impl Sessions {
             }
             return Completion::Waits;
         }
-        if up >= self.peers_max {
-            tracing::debug!(%peer, up, "no room for another peer");
-            return Completion::Full;
+        let (guest, now) = (session.guest(), Instant::now());
+        match context.shared.slots().judge(&guest, now) {
+            Verdict::Free => {}
+            Verdict::InsteadOf(other) => return Completion::InsteadOf(other),
+            Verdict::Full => {
+                tracing::debug!(%peer, "no room for another peer");
+                return Completion::Full;
+            }
         }
         let (Some([control, bulk]), Some(address)) =
             (session.senders.take(), session.address.clone())
@@ -289,6 +299,7 @@ impl Sessions {
         };
         let releases = session.releases(connection);
         let differences = std::mem::take(&mut session.differences);
+        context.shared.slots().insert(&guest, now);
         context.shared.peers().insert(peer, entry);
         tracing::debug!(%peer, %address, "peer up");
         let connection = kind;

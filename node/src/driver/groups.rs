@@ -113,8 +113,10 @@ impl Groups {
             let here = member.standing != Standing::Suspected && member.phase == Phase::Training;
             trains && member.rack == name && here && network.is_known_near(**peer)
         });
-        let members = members.map(|(peer, member)| (*peer, member.incarnation));
-        match self.rack.look(network, members) {
+        let members: Vec<_> = members.map(|(peer, member)| (*peer, member.incarnation)).collect();
+        // Ranks of one rack exchange nothing with each other, which is no reason to part.
+        members.iter().for_each(|(peer, _)| network.served(*peer));
+        match self.rack.look(network, members.into_iter()) {
             Some(Change::Use(group, stripe)) => use_group(Some(group), stripe, host),
             Some(Change::Alone) => use_group(None, Stripe::WHOLE, host),
             None => {}

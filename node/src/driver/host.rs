@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::BytesMut;
-use dnode_gossip::{ContributionId, Gossip, Input, Offence, Output, Standing, Work};
+use dnode_gossip::{ContributionId, Event, Gossip, Input, Offence, Output, Standing, Work};
 use dnode_network::{NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::{Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, Message, PeerId, Phase, Time};
@@ -183,6 +183,9 @@ impl Host {
         }
         match arrival {
             Arrival::Complete { clock } => {
+                if matches!(leg, Leg::Snapshot | Leg::Contribution) {
+                    self.network.worked(from);
+                }
                 if let Some(tensor) = self.tensors.received(exchange) {
                     self.network.recycle(&tensor.bytes);
                 }
@@ -241,6 +244,9 @@ impl Host {
             }
             Output::SendTensor { to, exchange, leg, fragment, clock } => {
                 if let Some(numbers) = self.tensors.kept(exchange) {
+                    if leg == Leg::Snapshot {
+                        self.network.served(to);
+                    }
                     self.send_tensor(to, (exchange, leg, fragment, clock), numbers);
                 }
             }
@@ -281,7 +287,12 @@ impl Host {
                     tracing::warn!(%error, "disconnect");
                 }
             }
-            Output::Event(event) => self.telemetry.gossip_event(&event),
+            Output::Event(event) => {
+                if let Event::Applied { peer, .. } = event {
+                    self.network.worked(peer);
+                }
+                self.telemetry.gossip_event(&event);
+            }
         }
     }
 

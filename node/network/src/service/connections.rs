@@ -47,7 +47,7 @@ impl Service {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.discovery.on_dial_ended(connection_id);
                 traversal.on_opened(connection_id, peer_id, &endpoint);
-                self.on_connected(peer_id, connection_id, &endpoint);
+                self.on_connected(peer_id, connection_id, &endpoint).await;
             }
             SwarmEvent::ConnectionClosed {
                 peer_id, connection_id, num_established, cause, ..
@@ -144,7 +144,7 @@ impl Service {
         }
     }
 
-    fn on_connected(
+    async fn on_connected(
         &mut self,
         peer_id: libp2p::PeerId,
         connection: ConnectionId,
@@ -161,7 +161,7 @@ impl Service {
             // On an incoming connection, streams move when those of the other end do, or when it has
             // lasted.
             if endpoint.is_dialer() {
-                self.move_streams(peer, &far_end(endpoint, peer_id));
+                self.move_streams(peer, &far_end(endpoint, peer_id)).await;
             }
             return;
         }
@@ -171,14 +171,14 @@ impl Service {
             self.context.swarm.close_connection(connection);
             return;
         }
-        self.sessions.begin(peer, address, &mut self.context);
+        self.sessions.begin(peer, (address, endpoint.is_dialer()), &mut self.context);
     }
 
     /// Lets the streams of a peer move to a new connection that is better than theirs.
-    pub(super) fn move_streams(&mut self, peer: PeerId, address: &Multiaddr) {
+    pub(super) async fn move_streams(&mut self, peer: PeerId, address: &Multiaddr) {
         if self.sessions.contains(peer) {
             self.sessions.move_streams(peer, address, &self.context);
-            self.complete(peer);
+            self.complete(peer).await;
         }
     }
 
@@ -208,7 +208,7 @@ impl Service {
     async fn on_relayed_again(&mut self, peer: PeerId, cause: String) {
         self.end_session(peer, DownReason::Lost(cause)).await;
         if let Some(address) = self.context.best_address(peer) {
-            self.sessions.begin(peer, address, &mut self.context);
+            self.sessions.begin(peer, (address, false), &mut self.context);
         }
     }
 
@@ -224,7 +224,7 @@ impl Service {
                 }
                 let (via, sink) = (Via::Stream(connection), FrameSink::Stream(stream));
                 self.sessions.on_opened(peer, (kind, via), sink, &self.context);
-                self.complete(peer);
+                self.complete(peer).await;
             }
             streams::Event::Accepted { peer, connection, kind, stream } => {
                 if let Some(peer) = from_libp2p(peer) {
@@ -260,7 +260,7 @@ impl Service {
             }
             Some(true) => {
                 if let Some(address) = context.traversal.on_stream(connection) {
-                    self.move_streams(peer, &address);
+                    self.move_streams(peer, &address).await;
                 }
             }
         }

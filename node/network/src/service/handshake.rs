@@ -12,7 +12,7 @@ use crate::address::to_libp2p;
 use crate::copies::{COPY, IDENTITY, difference, words};
 use crate::event::{DownReason, NetworkEvent};
 use crate::io::report::{Origin, Outgoing, ReaderEnd, SessionEvent, Via};
-use crate::limits::{FULL_BACK_OFF, HELLO_TIMEOUT};
+use crate::limits::{FULL_BACK_OFF, HELLO_TIMEOUT, PUT_OUT_BACK_OFF};
 use crate::sessions::{Completion, Late, Stage};
 use crate::swarm::streams::StreamKind;
 use crate::unix_s;
@@ -95,13 +95,15 @@ impl Service {
         match stage {
             Stage::Greeting(_) => {
                 if !self.refuse_older(peer, connection, incarnation) {
-                    self.sessions.on_hello(peer, hello, Some(differences));
-                    self.complete(peer);
+                    let invitation = self.admission.invitation(peer);
+                    self.sessions.on_hello(peer, hello, Some(differences), invitation);
+                    self.complete(peer).await;
                 }
             }
             Stage::Relayed(known, _) if known == incarnation => {
-                self.sessions.on_hello(peer, hello, None);
-                self.complete(peer);
+                let invitation = self.admission.invitation(peer);
+                self.sessions.on_hello(peer, hello, None, invitation);
+                self.complete(peer).await;
             }
             Stage::Up(known) if known == incarnation => {
                 self.sessions.release(peer, connection, &mut self.context);
@@ -121,10 +123,17 @@ impl Service {
     }
 
     /// Lets a peer count as connected, if nothing is missing for that.
-    pub(super) fn complete(&mut self, peer: PeerId) {
-        match self.sessions.complete(peer, &mut self.context) {
+    pub(super) async fn complete(&mut self, peer: PeerId) {
+        let mut completion = self.sessions.complete(peer, &mut self.context);
+        if let Completion::InsteadOf(other) = completion {
+            tracing::debug!(peer = %other, guest = %peer, "put out for another peer: it did no work");
+            self.end_session(other, DownReason::PutOut).await;
+            self.context.block(other, PUT_OUT_BACK_OFF);
+            completion = self.sessions.complete(peer, &mut self.context);
+        }
+        match completion {
             Completion::Waits => {}
-            Completion::Full => self.context.block(peer, FULL_BACK_OFF),
+            Completion::InsteadOf(_) | Completion::Full => self.context.block(peer, FULL_BACK_OFF),
             Completion::Up(incarnation) => {
                 self.discovery.on_up(peer);
                 self.tell_revocations(peer);

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::search::Search;
+use crate::address::ip;
 use crate::event::{Carrier, NetworkEvent};
 use crate::io::buffers::TensorBuffers;
 use crate::io::rate::{Rate, Rates};
@@ -25,7 +26,8 @@ use crate::limits::{
     BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, CONTROL_QUEUE_MAX, DIRECT_READERS_MAX,
     HELLO_TIMEOUT,
 };
-use crate::swarm::streams::StreamKind;
+use crate::slots::{Guest, Issued};
+use crate::swarm::streams::{Path, StreamKind};
 
 /// How far a session has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +109,10 @@ pub(super) struct Session {
     pub(super) round_trip: Option<Duration>,
     /// Whether the process of the peer is an older copy of another one, and is being refused for that.
     pub(super) copy: bool,
+    /// Whether this peer has made the first connection.
+    pub(super) dialled: bool,
+    /// By which invitation the peer came, in a run with owners.
+    pub(super) invitation: Option<Issued>,
     /// The rate that a relay lets through, where tensors pass one.
     pub(super) circuit: Option<Arc<Rate>>,
     /// Number of bulk connections that were opened; [`BULK_ATTEMPTS_MAX`] when the peer cannot have any.
@@ -142,6 +148,8 @@ impl Session {
             search: Search::new(now),
             round_trip: None,
             copy: false,
+            dialled: false,
+            invitation: None,
             circuit: None,
             bulk_attempts: 0,
             streams: 0,
@@ -154,6 +162,14 @@ impl Session {
     pub(super) fn reached_at(self, address: Multiaddr) -> Self {
         let address = Some(address);
         Self { address, ..self }
+    }
+
+    /// The peer, as one that asks for a place.
+    pub(super) fn guest(&self) -> Guest {
+        let (peer, dialled, invitation) = (self.peer, self.dialled, self.invitation);
+        // A circuit begins with the address of its relay.
+        let at = self.address.as_ref().filter(|at| Path::of(at) != Path::Relayed);
+        Guest { peer, dialled, ip: at.and_then(ip), invitation }
     }
 
     pub(super) const fn is_up(&self) -> bool {

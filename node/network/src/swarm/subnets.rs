@@ -18,7 +18,7 @@ use crate::address::ip;
 use crate::limits::PENDING_PER_SUBNET_MAX;
 
 /// The first bytes of an address: what one owner usually has. 24 bits of IPv4, 48 of IPv6.
-type Subnet = (bool, [u8; 6]);
+pub(crate) type Subnet = (bool, [u8; 6]);
 
 /// Too many connections from one network are being established.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,8 @@ pub(crate) struct Behaviour {
     pending: BTreeMap<ConnectionId, Subnet>,
 }
 
-fn subnet(ip: IpAddr) -> Subnet {
+/// The network of an address.
+pub(crate) fn subnet(ip: IpAddr) -> Subnet {
     let mut bytes = [0; 6];
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
