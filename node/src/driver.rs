@@ -186,7 +186,9 @@ impl Driver {
 
     fn on_tick(&mut self) {
         self.groups.count_bytes(&self.host);
-        self.peer_store.tick(Some(Instant::now()));
+        let now = Instant::now();
+        self.host.network.workers().iter().for_each(|peer| self.peer_store.worked(peer, now));
+        self.peer_store.tick(Some(now));
         self.removals.tick(&self.host.network);
         self.diagnosis.diagnose(&self.lifecycle, &mut self.host);
         if !self.lifecycle.is_interrupted()

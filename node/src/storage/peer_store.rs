@@ -13,22 +13,42 @@ use dnode_protocol::PeerId;
 
 use crate::storage::data_dir::{read, write_atomic};
 
-/// Name of the file in the data directory. It has one full multiaddress a line; the peer that was heard
-/// of last comes first.
+/// Name of the file in the data directory. It has one full multiaddress a line. Those of peers that have
+/// worked with this one come first, behind [`WORKED`], and then the others, behind [`HEARD`]; of each kind
+/// the peer that was heard of last comes first.
 pub(crate) const PEERS_FILE: &str = "peers";
 /// Most peers that are kept.
 const PEERS_MAX: usize = 64;
+/// Most of these that have worked with this one. The others are kept for who may be better; Bitcoin's
+/// address manager, too, has a table of those that were tried and one of new ones (src/addrman.h).
+const WORKED_MAX: usize = PEERS_MAX / 2;
+/// The line before the peers that have worked with this one.
+const WORKED: &str = "# worked with";
+/// The line before the others.
+const HEARD: &str = "# heard of";
 /// Most bytes of a file of addresses that is read: far more than so many peers take.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Time between two writes of the file.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// A peer that was met.
+#[derive(Debug, Default)]
+struct Met {
+    addresses: Vec<String>,
+    /// A number that grows with every report of a peer.
+    word: u64,
+    /// Whether it has worked with this one, now or before an earlier end.
+    worked: bool,
+}
+
 /// Peers that were met, and the order in which they were last heard of.
+///
+/// Names cost nothing. So no number of them puts out who has worked with this peer, and many of one network
+/// put out each other first.
 #[derive(Debug)]
 pub(crate) struct PeerStore {
     file: PathBuf,
-    /// Addresses of each peer, and a number that grows with every report of a peer.
-    peers: BTreeMap<PeerId, (Vec<String>, u64)>,
+    peers: BTreeMap<PeerId, Met>,
     words: u64,
     /// When to write the news to the file; `None` when the file is up to date.
     due: Option<Instant>,
@@ -43,22 +63,27 @@ impl PeerStore {
             |file: &Path| std::fs::metadata(file).map_or(true, |m| m.len() <= FILE_BYTES_MAX);
         let text =
             if small(&file) { read(&file).ok().flatten().unwrap_or_default() } else { "".into() };
-        let found: Vec<Multiaddr> = text
-            .lines()
-            .take(PEERS_MAX * ADDRESSES_PER_PEER_MAX)
-            .filter_map(|line| line.trim().parse().ok())
-            .collect();
+        let mut worked = false;
+        let mut found: Vec<(Multiaddr, bool)> = Vec::new();
+        for line in text.lines().take(PEERS_MAX * ADDRESSES_PER_PEER_MAX) {
+            match line.trim() {
+                WORKED => worked = true,
+                HEARD => worked = false,
+                line => found.extend(line.parse().ok().map(|address| (address, worked))),
+            }
+        }
         let mut met = Self { file, peers: BTreeMap::new(), words: 0, due: None };
         // The peers that come first in the file were heard of last.
-        for address in found.iter().rev() {
+        for (address, worked) in found.iter().rev() {
             if let Some(peer) = named(address) {
                 met.words += 1;
                 let entry = met.peers.entry(peer).or_default();
-                entry.0.insert(0, address.to_string());
-                entry.1 = met.words;
+                entry.addresses.insert(0, address.to_string());
+                entry.word = met.words;
+                entry.worked |= worked;
             }
         }
-        (met, found)
+        (met, found.into_iter().map(|(address, _)| address).collect())
     }
 
     /// Notes where a peer says that it can be found.
@@ -68,14 +93,41 @@ impl PeerStore {
         }
         self.words += 1;
         let addresses = addresses.iter().take(ADDRESSES_PER_PEER_MAX).map(Multiaddr::to_string);
-        self.peers.insert(peer, (addresses.collect(), self.words));
+        let (addresses, word) = (addresses.collect(), self.words);
+        let worked = self.peers.get(&peer).is_some_and(|met| met.worked);
+        self.peers.insert(peer, Met { addresses, word, worked });
         if self.peers.len() > PEERS_MAX
-            && let Some(oldest) = self.peers.iter().min_by_key(|(_, (_, word))| *word)
+            && let Some(out) = self.least()
         {
-            let oldest = *oldest.0;
-            self.peers.remove(&oldest);
+            self.peers.remove(&out);
         }
         self.due.get_or_insert(now + PAUSE);
+    }
+
+    /// Notes that a peer that was met has worked with this one.
+    pub(crate) fn worked(&mut self, peer: &PeerId, now: Instant) {
+        let Some(met) = self.peers.get_mut(peer).filter(|met| !met.worked) else { return };
+        met.worked = true;
+        let worked = || self.peers.iter().filter(|(_, met)| met.worked);
+        if worked().count() > WORKED_MAX
+            && let Some(oldest) = worked().min_by_key(|(_, met)| met.word).map(|(peer, _)| *peer)
+            && let Some(met) = self.peers.get_mut(&oldest)
+        {
+            met.worked = false;
+        }
+        self.due.get_or_insert(now + PAUSE);
+    }
+
+    /// Who is kept least of all: of those that have not worked, one of the network that has most of them,
+    /// and of these the one that was heard of first.
+    fn least(&self) -> Option<PeerId> {
+        let others = || self.peers.iter().filter(|(_, met)| !met.worked);
+        let mut networks: BTreeMap<&str, usize> = BTreeMap::new();
+        others().for_each(|(_, met)| *networks.entry(network(met)).or_default() += 1);
+        let key = |(_, met): &(&PeerId, &Met)| {
+            (networks.get(network(met)).copied(), std::cmp::Reverse(met.word))
+        };
+        others().max_by_key(key).map(|(peer, _)| *peer)
     }
 
     /// Writes the news when it is time, or at the end of the process (`now` is `None`).
@@ -91,12 +143,24 @@ impl PeerStore {
 
     fn text(&self) -> String {
         let mut peers: Vec<_> = self.peers.values().collect();
-        peers.sort_by_key(|(_, word)| std::cmp::Reverse(*word));
-        peers
-            .into_iter()
-            .flat_map(|(addresses, _)| addresses)
-            .fold(String::new(), |text, line| text + line + "\n")
+        peers.sort_by_key(|met| std::cmp::Reverse(met.word));
+        let mut text = String::new();
+        for (head, worked) in [(WORKED, true), (HEARD, false)] {
+            let of_kind = peers.iter().filter(|met| met.worked == worked);
+            let addresses = of_kind.flat_map(|met| &met.addresses).map(String::as_str);
+            text = [head].into_iter().chain(addresses).fold(text, |text, line| text + line + "\n");
+        }
+        text
     }
+}
+
+/// The network of a peer's first address: 24 bits of IPv4, or what stands before the third colon of IPv6,
+/// which is 48 bits. Another kind of address is a network of its own.
+fn network(met: &Met) -> &str {
+    let address = met.addresses.first().map_or("", String::as_str);
+    let (mark, parts) = if address.starts_with("/ip6/") { (':', 3) } else { ('.', 3) };
+    let end = address.match_indices(mark).nth(parts - 1).map_or(address.len(), |(at, _)| at);
+    &address[..end]
 }
 
 /// The peer that an address names.
@@ -199,6 +263,37 @@ mod tests {
         let (_, found) = PeerStore::load(folder.path());
         assert_eq!(found[0], addresses[0]);
         assert_eq!(found[1..], expected[..63]);
+    }
+
+    #[test]
+    fn no_number_of_names_puts_out_who_has_worked_and_one_network_puts_out_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Instant::now();
+        let (mut met, _) = PeerStore::load(folder.path());
+        let near = |number| peer(number).1;
+        for number in 1..=3 {
+            met.found(peer(number).0, &near(number), now);
+        }
+        met.worked(&peer(1).0, now);
+        let (stranger, _) = peer(4);
+        let elsewhere = format!("/ip4/203.0.113.4/udp/4001/quic-v1/p2p/{stranger}");
+        met.found(stranger, &[elsewhere.parse().unwrap()], now);
+        for number in 10..=250 {
+            met.found(peer(number).0, &near(number), now);
+        }
+        assert_eq!(met.peers.len(), PEERS_MAX);
+        met.tick(None);
+        let (met, found) = PeerStore::load(folder.path());
+        assert_eq!(found[0], near(1)[0], "who has worked comes first");
+        assert!(met.peers[&peer(1).0].worked, "and is known by the next start");
+        assert!(met.peers.contains_key(&stranger), "of another network than the crowd");
+        assert!(!met.peers.contains_key(&peer(2).0));
+        // Of those that have worked, too, only so many are kept whatever comes.
+        let (mut met, _) = PeerStore::load(folder.path());
+        for number in 10..=250 {
+            met.worked(&peer(number).0, now);
+        }
+        assert_eq!(met.peers.values().filter(|met| met.worked).count(), WORKED_MAX);
     }
 
     #[test]
