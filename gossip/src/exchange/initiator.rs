@@ -266,6 +266,7 @@ impl Initiator {
         let limit = self.limit(context);
         let links = near.membership.links_mut();
         on_measured(context, links, (&own.partner, took), codec, limit);
+        near.membership.on_mixed(&own.partner);
         let waits = waits_for_steps(context, near.membership, &own.partner);
         self.concurrency.on_exchanged(context.config.own_max, (took, waits), self.own.len());
         let (link, limit) = (took.saturating_sub(waits), self.limit(context));
