@@ -124,6 +124,7 @@ impl Initiator {
         };
         match own.state {
             OwnState::Proposed => {
+                own.round_trip = context.now.since(own.began);
                 let (wanted, codec) = (own.codec, terms.codec);
                 let agreed = own.offered.agree(&context.config, terms, codec);
                 let (most, bound) = lag_bound(&context.config);
@@ -269,7 +270,9 @@ impl Initiator {
         near.membership.on_mixed(&own.partner);
         let waits = waits_for_steps(context, near.membership, &own.partner);
         self.concurrency.on_exchanged(context.config.own_max, (took, waits), self.own.len());
-        let (link, limit) = (took.saturating_sub(waits), self.limit(context));
+        // The way of the tensors is as long as that of proposal and acceptance.
+        let others = waits.saturating_add(own.round_trip.saturating_mul(2));
+        let (link, limit) = (took.saturating_sub(others), self.limit(context));
         let codec = context.config.codec_of(own.entry.fragment(), codec);
         near.rounds.interval_mut().on_exchanged(context, (link, codec), limit);
     }

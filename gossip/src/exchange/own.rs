@@ -1,5 +1,7 @@
 //! An own exchange: one that this peer has proposed, and where it stands.
 
+use std::time::Duration;
+
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{Clock, PeerId, Time};
 
@@ -20,6 +22,8 @@ pub(super) struct Own {
     pub(super) codec: Codec,
     pub(super) state: OwnState,
     pub(super) began: Time,
+    /// How long the partner's word took: a round trip of small messages. Zero before it has come.
+    pub(super) round_trip: Duration,
     pub(super) deadline: Time,
     pub(super) retry_at: Time,
     /// The proposal was repeated after the offer and not yet answered.
@@ -45,6 +49,7 @@ impl Own {
             codec: wanted(config, links, &partner),
             state: OwnState::Proposed,
             began: now,
+            round_trip: Duration::ZERO,
             deadline: now + lease,
             retry_at: now + lease / RETRIES_PER_LEASE,
             reproposed: false,

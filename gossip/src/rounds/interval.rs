@@ -123,8 +123,8 @@ impl Default for RoundInterval {
 }
 
 impl RoundInterval {
-    /// An own exchange has ended well, `parallel` at a time. It took so long beside the steps in
-    /// which either end's trainer had to be waited for.
+    /// An own exchange has ended well, `parallel` at a time. It took so long beside its two round trips, and
+    /// beside the steps in which either end's trainer had to be waited for.
     pub(crate) fn on_exchanged(
         &mut self,
         context: &Context,
