@@ -270,11 +270,10 @@ impl Initiator {
         near.membership.on_mixed(&own.partner);
         let waits = waits_for_steps(context, near.membership, &own.partner);
         self.concurrency.on_exchanged(context.config.own_max, (took, waits), self.own.len());
-        // The way of the tensors is as long as that of proposal and acceptance.
-        let others = waits.saturating_add(own.round_trip.saturating_mul(2));
-        let (link, limit) = (took.saturating_sub(others), self.limit(context));
+        let (limit, took) = (self.limit(context), took.saturating_sub(waits));
         let codec = context.config.codec_of(own.entry.fragment(), codec);
-        near.rounds.interval_mut().on_exchanged(context, (link, codec), limit);
+        let timing = (took, own.round_trip);
+        near.rounds.interval_mut().on_exchanged(context, timing, codec, limit);
     }
 
     /// The trainer has applied the partner's difference.

@@ -97,8 +97,8 @@ fn bytes_of(numbers: u64, codec: Codec) -> f64 {
 pub(crate) struct RoundInterval {
     /// Local steps from one round to the next.
     steps: u64,
-    /// Seconds for which each of the last own exchanges has kept the link busy, at most.
-    recent: VecDeque<f64>,
+    /// The last own exchanges.
+    recent: VecDeque<Timing>,
     /// Bytes sent per round.
     round_bytes: Option<f64>,
     /// Bytes sent since the last round began.
@@ -123,20 +123,21 @@ impl Default for RoundInterval {
 }
 
 impl RoundInterval {
-    /// An own exchange has ended well, `parallel` at a time. It took so long beside its two round trips, and
-    /// beside the steps in which either end's trainer had to be waited for.
+    /// An own exchange has ended well, `parallel` at a time. It took so long beside the steps in which either
+    /// end's trainer had to be waited for, and so long until its proposal was accepted: a round trip.
     pub(crate) fn on_exchanged(
         &mut self,
         context: &Context,
-        (took, codec): (Duration, Codec),
+        (took, round_trip): (Duration, Duration),
+        codec: Codec,
         parallel: usize,
     ) {
         let Interval::Follow(budget) = &context.config.interval else { return };
-        let seconds = took.as_secs_f64() / parallel.max(1) as f64;
+        let (took, round_trip) = (took.as_secs_f64(), round_trip.as_secs_f64());
         if self.recent.len() >= WINDOW {
             self.recent.pop_front();
         }
-        self.recent.push_back(seconds);
+        self.recent.push_back(Timing { took, round_trip, parallel: parallel.max(1) as f64 });
         self.send(context, budget, codec.of_offer());
     }
 
@@ -203,7 +204,7 @@ impl RoundInterval {
     fn wanted(&self, context: &Context, budget: &Budget) -> Option<(f64, IntervalCause)> {
         let step = Some(context.progress.step_time().as_secs_f64()).filter(|step| *step > 0.0)?;
         let known = (self.recent.len() >= MEASURED_MIN).then_some(&self.recent)?;
-        let link = known.iter().copied().reduce(f64::min)?;
+        let link = busy(known)?;
         let round = link * f64::from(context.fragments);
         let by_link = round / (budget.link_share * step);
         let by_bytes = match (budget.bytes_per_step, self.round_bytes) {
@@ -221,6 +222,26 @@ impl RoundInterval {
         };
         Some((steps, cause))
     }
+}
+
+/// How long an own exchange took.
+#[derive(Clone, Copy, Debug)]
+struct Timing {
+    /// Seconds beside the steps that it may have waited for.
+    took: f64,
+    /// Seconds until its proposal was accepted.
+    round_trip: f64,
+    /// How many there were at a time.
+    parallel: f64,
+}
+
+/// Seconds for which one exchange keeps the link busy, at most: the quickest says it, because the others have
+/// also waited for processors. A long way keeps no link busy, so its two round trips are taken off; they are
+/// as long as the quickest one, because in the others small messages have waited for large ones.
+fn busy(recent: &VecDeque<Timing>) -> Option<f64> {
+    let round_trip = recent.iter().map(|it| it.round_trip).reduce(f64::min)?;
+    let busy = |it: &Timing| (it.took - 2.0 * round_trip).max(0.0) / it.parallel;
+    recent.iter().map(busy).reduce(f64::min)
 }
 
 /// A moving mean with one more sample.
@@ -251,7 +272,7 @@ mod tests {
     fn after(context: &mut Context, took: Duration) -> (RoundInterval, Vec<Output>) {
         let mut interval = RoundInterval::default();
         for _ in 0..64 {
-            interval.on_exchanged(context, (took, Codec::Int4), 1);
+            interval.on_exchanged(context, (took, Duration::ZERO), Codec::Int4, 1);
             interval.on_round(context);
         }
         (interval, context.said())
@@ -291,10 +312,25 @@ mod tests {
         let mut interval = RoundInterval::default();
         for turn in 0..100_u64 {
             let took = Duration::from_millis(130 + 100 * (turn % 7));
-            interval.on_exchanged(&context, (took, Codec::Int4), 1);
+            interval.on_exchanged(&context, (took, Duration::ZERO), Codec::Int4, 1);
             interval.on_round(&mut context);
         }
         assert_eq!(interval.steps, 3);
+    }
+
+    #[test]
+    fn a_long_way_keeps_no_link_busy_and_messages_that_waited_say_nothing_of_it() {
+        let mut context = context(budget());
+        let mut interval = RoundInterval::default();
+        for turn in 0..100_u64 {
+            // Tensors of 100 ms, a round trip of 200 ms, and queues before either.
+            let queued = 50 * (turn % 7);
+            let round_trip = Duration::from_millis(200 + queued);
+            let took = Duration::from_millis(500 + queued);
+            interval.on_exchanged(&context, (took, round_trip), Codec::Int4, 1);
+            interval.on_round(&mut context);
+        }
+        assert_eq!(interval.steps, 2);
     }
 
     #[test]
@@ -313,7 +349,8 @@ mod tests {
         let mut context = context(budget());
         let (mut interval, _) = after(&mut context, Duration::from_millis(400));
         assert_eq!(interval.steps, 8);
-        interval.recent = VecDeque::from([0.36; MEASURED_MIN]);
+        let timing = Timing { took: 0.36, round_trip: 0.0, parallel: 1.0 };
+        interval.recent = VecDeque::from([timing; MEASURED_MIN]);
         interval.on_round(&mut context);
         assert_eq!((interval.steps, context.said()), (8, vec![]));
         let fragment = FragmentId(0);
