@@ -13,7 +13,6 @@ mod audit;
 mod browser;
 mod check;
 mod copied;
-mod crowd;
 mod diagnosis;
 mod disk;
 mod diverging;

@@ -177,19 +177,6 @@ async fn a_full_peer_takes_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whom_a_full_peer_dials_takes_the_place_of_one_that_came_and_did_no_work() {
-    let mut first = config(1);
-    (first.peers_max, first.peers_target) = (1, 1);
-    let (mut a, b) = pair(first, config(2)).await;
-    let c = start(config(3)).await;
-    a.handle.dial(c.addresses[0].clone()).unwrap();
-    assert_eq!(a.wait_down(b.id()).await, DownReason::PutOut);
-    a.wait_up(c.id()).await;
-    a.handle.worked(c.id());
-    assert_eq!(a.handle.workers(), [c.id()]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_slows_the_sender_and_loses_nothing() {
     let (a, mut b) = pair(config(1), config(2)).await;
     let elements: u32 = 1 << 20;
