@@ -332,24 +332,14 @@ impl Membership {
         }
     }
 
-    /// A neighbour has declined a proposal. For who does nothing else no commit waits, and it loses its place
-    /// to one that may mix.
+    /// A neighbour has declined a proposal. Who does nothing else loses its place to one that may mix.
     pub(crate) fn on_declined(&mut self, context: &mut Context, peer: PeerId) {
         self.links.declined(&context.config, &peer, context.now);
-        if self.links.only_declines(&peer) && self.members.set_only_declines(&peer, true) {
-            context.then(Step::Limit);
-        }
         if self.links.is_useless(&context.config, &peer, context.now) {
             let back_off = USELESS_BACK_OFF.min(context.config.back_off_max);
             let reason = "it only answers that it is busy";
             context.output(Output::Disconnect { peer, back_off, reason });
         }
-    }
-
-    /// An exchange with a neighbour was applied: it does more than to decline.
-    pub(crate) fn on_mixed(&mut self, peer: &PeerId) {
-        self.links.mixed(peer);
-        self.members.set_only_declines(peer, false);
     }
 
     /// A neighbour mixes with this peer, whatever it said before.

@@ -192,11 +192,6 @@ impl LocalTrainer {
         Ok(Self { engine, config, source, batch, samples, memory, pending, stream, interrupt })
     }
 
-    /// Samples of one whole micro-batch.
-    const fn micro_samples(&self) -> usize {
-        self.config.micro_samples()
-    }
-
     /// Samples of one batch of an evaluation.
     fn evaluated_samples(&self) -> usize {
         self.config.samples_at_once(self.source.shape())
@@ -232,7 +227,7 @@ impl LocalTrainer {
     /// Leaves the last micro-batch in the batch, and returns what its losses count.
     fn accumulate_but_the_last(&mut self, step: u64) -> Result<f32, TrainError> {
         self.engine.clear(self.drawn_by(step))?;
-        let whole = self.micro_samples();
+        let whole = self.config.micro_samples();
         let mut last = 0.0;
         for (micro, first) in (0..).zip((0..self.samples).step_by(whole)) {
             self.interrupt.check()?;

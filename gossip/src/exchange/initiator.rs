@@ -264,16 +264,13 @@ impl Initiator {
     /// Learns from an own exchange that has ended well and is no longer open.
     fn learn(&mut self, context: &Context, near: &mut Neighbourhood<'_>, own: &Own, codec: Codec) {
         let took = context.now.since(own.began);
-        let limit = self.limit(context);
-        let links = near.membership.links_mut();
+        let (limit, links) = (self.limit(context), near.membership.links_mut());
         on_measured(context, links, (&own.partner, took), codec, limit);
-        near.membership.on_mixed(&own.partner);
         let waits = waits_for_steps(context, near.membership, &own.partner);
         self.concurrency.on_exchanged(context.config.own_max, (took, waits), self.own.len());
         let (limit, took) = (self.limit(context), took.saturating_sub(waits));
         let codec = context.config.codec_of(own.entry.fragment(), codec);
-        let timing = (took, own.round_trip);
-        near.rounds.interval_mut().on_exchanged(context, timing, codec, limit);
+        near.rounds.interval_mut().on_exchanged(context, (took, own.round_trip), codec, limit);
     }
 
     /// The trainer has applied the partner's difference.

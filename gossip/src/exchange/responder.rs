@@ -257,7 +257,7 @@ impl Responder {
         let (fragment, clock, abort_wanted) =
             (answered.fragment, answered.offered.clock(), answered.abort_wanted);
         near.staleness.contain(context, near.membership, fragment, &information);
-        near.membership.on_mixed(&peer);
+        near.membership.links_mut().mixed(&peer);
         let role = Role::Responder;
         context.event(Event::Applied { exchange, fragment, peer, role, weight, lag, age: 0 });
         if context.config.mixing != Mixing::Exchange {

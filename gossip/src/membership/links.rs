@@ -89,29 +89,23 @@ impl Links {
     }
 
     /// An exchange with `peer` was applied: it does more than to decline.
-    pub(super) fn mixed(&mut self, peer: &PeerId) {
+    pub(crate) fn mixed(&mut self, peer: &PeerId) {
         if let Some(link) = self.map.get_mut(peer) {
             (link.declines, link.proposed_from) = (0, Time::ZERO);
         }
     }
 
-    /// Whether `peer` does nothing but decline, while others mix.
+    /// Whether `peer` does nothing but decline, and has for twice the longest lease, while others mix.
     ///
     /// Without the others, nothing tells whether the fault is its own.
-    pub(crate) fn only_declines(&self, peer: &PeerId) -> bool {
+    pub(crate) fn is_useless(&self, config: &Config, peer: &PeerId, now: Time) -> bool {
+        let declines = |link: &Link| {
+            link.declines >= DECLINES_MAX && now.since(link.declines_since) >= 2 * config.lease_max
+        };
         let mixes = |(_, link): (&PeerId, &Link)| {
             link.declines < DECLINES_FREE && link.duration.mean().is_some()
         };
-        let declines = |link: &Link| link.declines >= DECLINES_FREE;
         self.map.get(peer).is_some_and(declines) && self.map.iter().any(mixes)
-    }
-
-    /// Whether that is so for twice the longest lease.
-    pub(crate) fn is_useless(&self, config: &Config, peer: &PeerId, now: Time) -> bool {
-        let long = |link: &Link| {
-            link.declines >= DECLINES_MAX && now.since(link.declines_since) >= 2 * config.lease_max
-        };
-        self.map.get(peer).is_some_and(long) && self.only_declines(peer)
     }
 
     /// Whether proposals of `peer` are declined for now.
@@ -229,11 +223,7 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Trust;
-    use crate::context::{Context, Step};
-    use crate::membership::{Member, Membership};
     use crate::testing::peer;
-    use dnode_protocol::Phase;
 
     #[test]
     fn a_lease_follows_what_exchanges_take_and_doubles_when_they_run_out() {
@@ -278,33 +268,6 @@ mod tests {
         links.mixed(&false_name);
         assert!(links.may_propose(&false_name, now));
         assert!(!links.is_useless(&config, &false_name, now));
-    }
-
-    #[test]
-    fn who_only_declines_counts_for_no_bound_until_it_mixes() {
-        let mut context = Context::alone(Config::default());
-        let mut membership = Membership::new(&context);
-        let mut heartbeat = context.progress.heartbeat();
-        heartbeat.phase = Phase::Training;
-        for name in [1, 2] {
-            membership.on_peer_up(&mut context, (peer(name), 1), Trust::Trusted);
-            membership.on_heartbeat(&peer(name), &heartbeat);
-            membership.on_clock(&mut context, (peer(name), heartbeat.clock), false);
-        }
-        let counts = |it: &Membership| it.get(&peer(1)).is_some_and(Member::counts);
-        for _ in 0..2 * DECLINES_FREE {
-            membership.on_declined(&mut context, peer(1));
-        }
-        assert!(counts(&membership), "nobody mixes, so the fault may be this peer's");
-        membership.links_mut().took(&peer(2), Duration::from_millis(5));
-        membership.on_declined(&mut context, peer(1));
-        assert!(!counts(&membership));
-        assert!(
-            matches!(context.take_steps().pop(), Some(Step::Limit)),
-            "a commit may wait for it"
-        );
-        membership.on_mixed(&peer(1));
-        assert!(counts(&membership));
     }
 
     #[test]

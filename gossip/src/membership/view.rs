@@ -49,8 +49,6 @@ pub struct Member {
     trust: Trust,
     /// Whether it leaves this peer out, as it last said.
     leaves_out: bool,
-    /// Whether it declines whatever is proposed, while another neighbour mixes.
-    only_declines: bool,
     /// Whether it is far behind and proposes exchanges to this peer all the same.
     doubts: bool,
     /// Whether this peer has caught up since it is a neighbour.
@@ -71,7 +69,6 @@ impl Member {
             stripe: Stripe::WHOLE,
             trust,
             leaves_out: false,
-            only_declines: false,
             doubts: false,
             met: false,
         }
@@ -89,7 +86,6 @@ impl Member {
         let trained = matches!(self.phase, Phase::Training | Phase::Finished);
         self.standing == Standing::Active
             && self.trust != Trust::LeftOut
-            && !self.only_declines
             && trained
             && self.clock.is_some()
     }
@@ -175,12 +171,6 @@ impl Members {
     pub(super) fn set_leaves_out(&mut self, peer: &PeerId, leaves_out: bool) -> bool {
         let member = self.map.get_mut(peer);
         member.is_some_and(|it| std::mem::replace(&mut it.leaves_out, leaves_out) != leaves_out)
-    }
-
-    /// A neighbour declines whatever is proposed, or mixes. Whether that is news.
-    pub(super) fn set_only_declines(&mut self, peer: &PeerId, declines: bool) -> bool {
-        let member = self.map.get_mut(peer);
-        member.is_some_and(|it| std::mem::replace(&mut it.only_declines, declines) != declines)
     }
 
     /// A neighbour proposes to this peer although it is far behind, or does not.
