@@ -184,12 +184,11 @@ impl Load {
     }
 }
 
-/// Takes steps and sends the number of parameters and the time of a step, or the trainer's error.
-fn trial(
-    config: &Config,
-    step: Option<Duration>,
-    tell: &Sender<Result<(Option<Memory>, usize, Duration), String>>,
-) {
+/// What a trial shows: memory that training takes where that is known, parameters, and the time of a step.
+type Trial = (Option<Memory>, usize, Duration);
+
+/// Takes steps and sends what that shows, or the trainer's error.
+fn trial(config: &Config, step: Option<Duration>, tell: &Sender<Result<Trial, String>>) {
     let answer =
         backend::trainer(config).map_err(|error| error.to_string()).and_then(|mut trainer| {
             let (memory, parameters) = (trainer.memory(), trainer.layout().parameters());
