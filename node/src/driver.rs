@@ -186,6 +186,7 @@ impl Driver {
 
     fn on_tick(&mut self) {
         self.groups.count_bytes(&self.host);
+        self.groups.keep_mates(&self.host);
         let now = Instant::now();
         self.host.network.workers().iter().for_each(|peer| self.peer_store.worked(peer, now));
         self.peer_store.tick(Some(now));

@@ -43,6 +43,7 @@ pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, S
 ///
 /// Far above any training that is worth sharing; numerators reach 2³⁷.
 const PROGRESS_NORM_MAX: f64 = (1_u64 << 30) as f64;
+
 /// What a commit did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommitReport {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use dnode_direct::is_near;
 use dnode_protocol::PeerId;
 use tokio::time::{Duration, Instant};
 
@@ -90,7 +91,7 @@ impl Slots {
     pub(crate) fn insert(&mut self, guest: &Guest, now: Instant) {
         let place = Place {
             dialled: guest.dialled,
-            subnet: guest.ip.filter(is_public).map(subnet),
+            subnet: network(guest.ip),
             invitation: guest.invitation,
             since: now,
             done: self.done,
@@ -136,7 +137,7 @@ impl Slots {
     /// the guest does not belong.
     fn crowding(&self, guest: &Guest) -> Option<PeerId> {
         let most = (self.most / CROWD_DIVISOR).max(1);
-        let from = guest.ip.filter(is_public).map(subnet);
+        let from = network(guest.ip);
         let crowd = |of: &dyn Fn(&Place) -> bool| self.idlers().filter(|(_, it)| of(it)).count();
         let crowds = |place: &Place| {
             let by_subnet = place.subnet.is_some_and(|it| {
@@ -176,13 +177,9 @@ impl Slots {
     }
 }
 
-/// Whether the networks of such addresses belong to different owners. Inside a machine or a private
-/// network they say nothing.
-fn is_public(ip: &IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => !(ip.is_loopback() || ip.is_private() || ip.is_link_local()),
-        IpAddr::V6(ip) => !(ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local()),
-    }
+/// The network of a peer. None inside a machine or a private network: there it says nothing of owners.
+fn network(ip: Option<IpAddr>) -> Option<Subnet> {
+    ip.filter(|ip| !is_near(*ip)).map(subnet)
 }
 
 #[cfg(test)]

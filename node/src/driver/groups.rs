@@ -107,19 +107,18 @@ impl Groups {
         if !self.has_rack() {
             return;
         }
-        let (core, network, name) = (host.core(), &host.network, self.rack.name());
-        let trains = host.trains();
-        let members = core.members().filter(|(peer, member)| {
-            let here = member.standing != Standing::Suspected && member.phase == Phase::Training;
-            trains && member.rack == name && here && network.is_known_near(**peer)
-        });
-        let members: Vec<_> = members.map(|(peer, member)| (*peer, member.incarnation)).collect();
-        // Ranks of one rack exchange nothing with each other, which is no reason to part.
-        members.iter().for_each(|(peer, _)| network.served(*peer));
-        match self.rack.look(network, members.into_iter()) {
+        let members = mates(self.rack.name(), host);
+        match self.rack.look(&host.network, members) {
             Some(Change::Use(group, stripe)) => use_group(Some(group), stripe, host),
             Some(Change::Alone) => use_group(None, Stripe::WHOLE, host),
             None => {}
+        }
+    }
+
+    /// Ranks of one rack exchange nothing with each other, which is no reason to part. At every tick.
+    pub(super) fn keep_mates(&self, host: &Host) {
+        if self.has_rack() {
+            mates(self.rack.name(), host).for_each(|(peer, _)| host.network.served(peer));
         }
     }
 
@@ -135,6 +134,16 @@ impl Groups {
         self.rack.end(why);
         host.training.break_ring();
     }
+}
+
+/// The near peers of the rack of this name that train, each with its incarnation; none while this one does not.
+fn mates(name: u64, host: &Host) -> impl Iterator<Item = (PeerId, u64)> {
+    let trains = host.trains();
+    let members = host.core().members().filter(move |(peer, member)| {
+        let here = member.standing != Standing::Suspected && member.phase == Phase::Training;
+        trains && member.rack == name && here && host.network.is_known_near(**peer)
+    });
+    members.map(|(peer, member)| (*peer, member.incarnation))
 }
 
 /// Trains as a rank of a group, or alone.

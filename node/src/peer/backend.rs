@@ -58,7 +58,7 @@ pub(crate) fn local(
         .with_micro_batches(config.optimizer.accumulate);
     let local = local_config(config);
     let Some(torch) = torch else {
-        memory::check((config, &local, dataset.shape()), free_memory())?;
+        memory::check((&config.gossip, &local, dataset.shape()), free_memory())?;
         return Ok(LocalTrainer::new(local, Box::new(dataset))?);
     };
     let engine = dnode_torch::engine(&local, torch, dataset.shape())?;

@@ -7,7 +7,7 @@ use dnode_trainer::{ConfigError, LocalConfig, Memory, OptimizerKind, SampleShape
 
 use super::backend::BackendError;
 use super::rules::replica_config;
-use crate::config::{Config, Gossip, Rule};
+use crate::config::{Gossip, Rule};
 
 /// What a process takes beside the model: threads, network, buffers of exchanges, the data of this
 /// repository's examples (measured: docs/measurements.md, "Memory that a run takes").
@@ -40,20 +40,16 @@ impl std::error::Error for MemoryError {}
 
 /// A run, as far as its memory depends on it.
 #[derive(Clone)]
-struct Asked<'a> {
-    config: &'a Config,
+struct Asked {
+    gossip: Gossip,
     local: LocalConfig,
-    rule: Rule,
     shape: SampleShape,
 }
 
-impl Asked<'_> {
+impl Asked {
     /// What it takes, the process not included.
     fn memory(&self) -> Result<Memory, ConfigError> {
-        let training = Memory::of_training(&self.local, self.shape)?;
-        let mut gossip = self.config.gossip.clone();
-        gossip.rule = self.rule;
-        Ok(with_mixing(training, &gossip))
+        Ok(with_mixing(Memory::of_training(&self.local, self.shape)?, &self.gossip))
     }
 
     /// The setting that changes least of those with which it takes at most `most` bytes.
@@ -70,7 +66,7 @@ impl Asked<'_> {
                 (format!("optimizer.accumulate={parts}"), asked)
             });
         let mut pairwise = self.clone();
-        pairwise.rule = Rule::Pairwise;
+        pairwise.gossip.rule = Rule::Pairwise;
         let mut sgd = self.clone();
         sgd.local.optimizer.kind = OptimizerKind::Sgd;
         let others =
@@ -96,11 +92,11 @@ pub(crate) fn with_mixing(training: Memory, gossip: &Gossip) -> Memory {
 
 /// Refuses a run of the embedded engine that takes more than `free` bytes.
 pub(super) fn check(
-    (config, local, shape): (&Config, &LocalConfig, SampleShape),
+    (gossip, local, shape): (&Gossip, &LocalConfig, SampleShape),
     free: Option<u64>,
 ) -> Result<(), BackendError> {
     let Some(free) = free else { return Ok(()) };
-    let asked = Asked { config, local: local.clone(), rule: config.gossip.rule, shape };
+    let asked = Asked { gossip: gossip.clone(), local: local.clone(), shape };
     let (needed, most) = (asked.memory()?, free.saturating_sub(PROCESS));
     if needed.total() <= most {
         return Ok(());
@@ -111,6 +107,7 @@ pub(super) fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use crate::peer::backend;
 
     const SHAPE: SampleShape = SampleShape::Text { context: 64, vocabulary: 65 };
@@ -120,7 +117,7 @@ mod tests {
         config.model.kind = dnode_trainer::ModelKind::Gpt;
         config.run.batch = 64;
         let local = backend::local_config(&config);
-        let checked = check((&config, &local, SHAPE), Some(free));
+        let checked = check((&config.gossip, &local, SHAPE), Some(free));
         checked.map_err(|error| error.to_string())
     }
 
