@@ -31,7 +31,7 @@ impl Kind {
     /// The name that the proof of identity negotiates (ALPN).
     pub(crate) const fn name(self, usage: Usage) -> &'static [u8] {
         match (self, usage) {
-            (Self::Memory, Usage::Path) => b"dnode-memory/1",
+            (Self::Memory, Usage::Path) => b"dnode-memory/2",
             (Self::Plain, Usage::Path) => b"dnode-plain/1",
             (Self::Tls, Usage::Path) => b"dnode-direct/1",
             (Self::Memory, Usage::Channel) => b"dnode-memory-channel/1",
@@ -49,7 +49,7 @@ impl Kind {
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Usage {
-    /// Tensors, one way.
+    /// Tensors, and inside a host messages of exchanges, one way.
     Path,
     /// Anything, both ways.
     Channel,

@@ -2,8 +2,8 @@
 
 mod dialer;
 
+use dnode_protocol::PeerId;
 use dnode_protocol::limits::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
-use dnode_protocol::{PeerId, RunId};
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError};
@@ -15,28 +15,48 @@ use crate::config::NetworkConfig;
 use crate::context::Context;
 use crate::errors::innermost;
 use crate::event::NetworkEvent;
-use crate::limits::{ADDRESSES_PER_PEER_MAX, DISCOVER_MAX, DISCOVER_MIN};
+use crate::limits::{ADDRESSES_PER_PEER_MAX, DISCOVER_MAX, DISCOVER_MIN, REPUBLISH};
 use crate::membership::not_let_in;
 use crate::nat::relays::choose;
 use crate::sessions::Sessions;
 use crate::swarm::streams::StreamKind;
 use dialer::{Dialer, Unreachable};
 
-/// When to search for peers of the run, and under which key.
+/// When to search for peers of the run.
 #[derive(Debug)]
 struct Schedule {
-    key: kad::RecordKey,
     next: Instant,
     interval: Duration,
+    /// Whether there are as many peers as are wanted. Searches then only keep this peer's own record alive.
+    enough: bool,
 }
 
 impl Schedule {
-    fn new(run: &RunId, now: Instant) -> Self {
-        Self {
-            key: kad::RecordKey::new(run.as_bytes()),
-            next: now + DISCOVER_MIN,
-            interval: DISCOVER_MIN,
+    fn new(now: Instant) -> Self {
+        Self { next: now + DISCOVER_MIN, interval: DISCOVER_MIN, enough: false }
+    }
+
+    /// Searches soon.
+    fn hasten(&mut self, now: Instant) {
+        self.interval = DISCOVER_MIN;
+        self.next = self.next.min(now + DISCOVER_MIN);
+    }
+
+    /// Whether a search is due; the next one is later by a growing interval. `enough`: whether there are as
+    /// many peers as are wanted.
+    fn is_due(&mut self, now: Instant, enough: bool) -> bool {
+        let lacks = self.enough && !enough;
+        self.enough = enough;
+        if lacks {
+            self.hasten(now);
         }
+        let due = now >= self.next;
+        if due {
+            self.next = now + self.interval;
+            let most = if enough { REPUBLISH } else { DISCOVER_MAX };
+            self.interval = (self.interval * 2).min(most);
+        }
+        due
     }
 }
 
@@ -45,6 +65,8 @@ impl Schedule {
 pub(crate) struct Discovery {
     dialer: Dialer,
     schedule: Schedule,
+    /// The key of the run in Kademlia.
+    key: kad::RecordKey,
     /// Number of peers to keep by own dials.
     peers_target: usize,
     /// Whether the run is closed.
@@ -65,25 +87,24 @@ impl Discovery {
                 dialer.remember(peer, &address, now);
             }
         }
-        let schedule = Schedule::new(&config.run.id(), now);
+        let key = kad::RecordKey::new(config.run.id().as_bytes());
+        let schedule = Schedule::new(now);
         let (peers_target, closed) = (config.peers_target, config.secret.is_some());
-        Self { dialer, schedule, peers_target, closed }
+        Self { dialer, schedule, key, peers_target, closed }
     }
 
-    /// Searches soon, because a new peer can be asked.
+    /// Searches soon, because this peer can be reached at another address.
     pub(crate) fn hasten(&mut self, now: Instant) {
-        self.schedule.interval = DISCOVER_MIN;
-        self.schedule.next = self.schedule.next.min(now + DISCOVER_MIN);
+        self.schedule.hasten(now);
     }
 
-    /// Publishes that this peer is of the run and asks which others are, at growing intervals.
-    pub(crate) fn search(&mut self, now: Instant, context: &mut Context) {
-        if now < self.schedule.next {
+    /// Publishes that this peer is of the run and asks which others are, at growing intervals; `active` is
+    /// the number of peers now.
+    pub(crate) fn search(&mut self, now: Instant, active: usize, context: &mut Context) {
+        if !self.schedule.is_due(now, active >= self.peers_target) {
             return;
         }
-        self.schedule.next = now + self.schedule.interval;
-        self.schedule.interval = (self.schedule.interval * 2).min(DISCOVER_MAX);
-        let key = self.schedule.key.clone();
+        let key = self.key.clone();
         let kad = &mut context.swarm.behaviour_mut().kad;
         if kad.kbuckets().next().is_none() {
             return;
@@ -140,7 +161,10 @@ impl Discovery {
     pub(crate) fn on_kad(&mut self, event: kad::Event) -> bool {
         let now = Instant::now();
         match event {
-            kad::Event::RoutingUpdated { is_new_peer: true, .. } => self.hasten(now),
+            // A new peer can be asked.
+            kad::Event::RoutingUpdated { is_new_peer: true, .. } if !self.schedule.enough => {
+                self.schedule.hasten(now);
+            }
             kad::Event::OutboundQueryProgressed {
                 result: kad::QueryResult::GetProviders(Ok(found)),
                 ..
@@ -359,5 +383,44 @@ pub(crate) fn dial_cause(error: &DialError) -> String {
         | DialError::NoAddresses
         | DialError::DialPeerConditionFalse(_)
         | DialError::Aborted => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::KAD_PROVIDER_TTL;
+
+    /// Seconds between the searches of one hour.
+    fn waits(schedule: &mut Schedule, begin: Instant, enough: impl Fn(u64) -> bool) -> Vec<f64> {
+        let mut at = Vec::new();
+        for tick in 0..36_000 {
+            let since = Duration::from_millis(100 * tick);
+            if schedule.is_due(begin + since, enough(tick / 10)) {
+                at.push(since.as_secs_f64());
+            }
+        }
+        at.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+
+    #[test]
+    fn who_has_enough_peers_searches_only_to_stay_published() {
+        let begin = Instant::now();
+        let without = waits(&mut Schedule::new(begin), begin, |_| false);
+        assert!(without.iter().all(|wait| *wait <= DISCOVER_MAX.as_secs_f64() + 0.1));
+        let with = waits(&mut Schedule::new(begin), begin, |_| true);
+        assert!(with.len() < 24 && without.len() > 120, "{} {}", with.len(), without.len());
+        assert!(with.iter().all(|wait| *wait < KAD_PROVIDER_TTL.as_secs_f64() / 2.0 + 1.0));
+    }
+
+    #[test]
+    fn who_lacks_peers_again_searches_at_once() {
+        let begin = Instant::now();
+        let mut schedule = Schedule::new(begin);
+        waits(&mut schedule, begin, |_| true);
+        let later = begin + Duration::from_secs(3600);
+        assert!(!schedule.is_due(later, true));
+        assert!(!schedule.is_due(later, false));
+        assert!(schedule.is_due(later + DISCOVER_MIN, false));
     }
 }

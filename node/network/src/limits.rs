@@ -92,7 +92,7 @@ pub(crate) const KAD_RECORDS_MAX: usize = 16;
 pub(crate) const KAD_VALUE_BYTES_MAX: usize = 1024;
 /// Providers kept per run; enough to find the swarm from.
 pub(crate) const KAD_PROVIDERS_MAX: usize = 64;
-/// How long a provider record lives; a peer renews its own every [`DISCOVER_MAX`].
+/// How long a provider record lives; a peer renews its own every [`DISCOVER_MAX`], or [`REPUBLISH`].
 pub(crate) const KAD_PROVIDER_TTL: Duration = Duration::from_secs(600);
 /// How long one Kademlia query may take.
 pub(crate) const KAD_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -155,6 +155,10 @@ pub(crate) const REDIAL_ATTEMPTS_MAX: u32 = 6;
 pub(crate) const DISCOVER_MIN: Duration = Duration::from_millis(500);
 /// Longest wait between two searches for peers of the run.
 pub(crate) const DISCOVER_MAX: Duration = Duration::from_secs(30);
+
+/// The same of a peer that has as many peers as it wants. It stays published, as a record lives for
+/// [`KAD_PROVIDER_TTL`].
+pub(crate) const REPUBLISH: Duration = Duration::from_secs(300);
 
 /// Time between two checks of the deadlines; well under every interval above.
 pub(crate) const TICK: Duration = Duration::from_millis(100);

@@ -142,7 +142,7 @@ impl Service {
         let Context { traversal, swarm, .. } = &mut self.context;
         traversal.reserve(now, swarm);
         self.dial_due(now);
-        self.discovery.search(now, &mut self.context);
+        self.discovery.search(now, self.sessions.active(), &mut self.context);
         self.sessions.seek_direct(now);
     }
 

@@ -1,13 +1,13 @@
-//! Tensors on direct paths, inside this host and in local networks.
+//! Tensors on direct paths, inside this host and in local networks; inside this host messages of exchanges, too.
 
 use std::net::IpAddr;
 
-use dnode_direct::{Arrival, Direct, Receiver, is_near};
+use dnode_direct::{Arrival, Direct, Kind, Receiver, is_near};
 use libp2p::identity::Keypair;
 use tokio::sync::{mpsc, oneshot};
 
 use super::buffers::Assembly;
-use super::reader::tensor;
+use super::reader::{message_or_tensor, tensor};
 use super::report::{Origin, ReaderEnd, SessionEvent};
 use crate::address::ip;
 use crate::config::{NetworkConfig, NetworkError};
@@ -54,7 +54,11 @@ pub(crate) async fn read(
         // Until the handshake is done, flow control keeps the bytes at the sender.
         release.await.map_err(|_| ReaderEnd::Ignored)?;
         let mut assembly = Assembly::new(&origin.buffers);
-        while tensor(&mut path, &origin, &mut assembly, &events).await? {}
+        if path.kind() == Kind::Memory {
+            while message_or_tensor(&mut path, &origin, &mut assembly, &events).await? {}
+        } else {
+            while tensor(&mut path, &origin, &mut assembly, &events).await? {}
+        }
         Ok(ReaderEnd::Finished { goodbye: false })
     };
     let (Ok(end) | Err(end)) = read.await;

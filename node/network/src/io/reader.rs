@@ -1,8 +1,8 @@
 //! The tasks that read one stream each.
 
 use dnode_protocol::frame::{
-    CONTROL_HEADER_BYTES, ControlHeader, DecodeError, TENSOR_HEADER_BYTES, TensorHeader,
-    decode_control,
+    CONTROL_HEADER_BYTES, ControlHeader, DecodeError, TENSOR_HEADER_BYTES, TENSOR_MAGIC,
+    TensorHeader, decode_control,
 };
 use dnode_protocol::invitation::Revocation;
 use dnode_protocol::{Message, RunDifference};
@@ -135,17 +135,68 @@ impl Reader {
         if !fill_or_end(&mut self.stream, &mut bytes).await? {
             return Ok(None);
         }
-        let header = ControlHeader::decode(bytes).map_err(offence)?;
-        let mut body = vec![0; header.body_bytes];
-        fill(&mut self.stream, &mut body).await?;
-        self.origin.count(bytes.len() + body.len());
-        decode_control(&body).map(Some).map_err(offence)
+        message(&mut self.stream, &self.origin, bytes).await.map(Some)
     }
 
     async fn tell(&mut self, event: NetworkEvent) -> Result<(), ReaderEnd> {
         let sent = self.events.send(event).await;
         sent.map_err(|_| ReaderEnd::Ignored)
     }
+}
+
+/// Whether the message is one of those by which two peers agree on an exchange. It may come before or
+/// after what else its sender says.
+pub(crate) const fn is_of_exchange(message: &Message) -> bool {
+    matches!(
+        message,
+        Message::Propose { .. }
+            | Message::Accept { .. }
+            | Message::Busy { .. }
+            | Message::LeftOut { .. }
+            | Message::Stale { .. }
+            | Message::Ack { .. }
+            | Message::Abort { .. }
+            | Message::Aborted { .. }
+    )
+}
+
+/// Reads the message whose header is there.
+async fn message<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    origin: &Origin,
+    bytes: [u8; CONTROL_HEADER_BYTES],
+) -> Result<Message, ReaderEnd> {
+    let header = ControlHeader::decode(bytes).map_err(offence)?;
+    let mut body = vec![0; header.body_bytes];
+    fill(stream, &mut body).await?;
+    origin.count(bytes.len() + body.len());
+    decode_control(&body).map_err(offence)
+}
+
+/// Reads one frame of a path inside a host and hands it on: of a tensor, or a message of an exchange. False
+/// when the path ended before it.
+pub(crate) async fn message_or_tensor<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    origin: &Origin,
+    assembly: &mut Assembly,
+    events: &mpsc::Sender<NetworkEvent>,
+) -> Result<bool, ReaderEnd> {
+    let mut first = [0; CONTROL_HEADER_BYTES];
+    if !fill_or_end(stream, &mut first).await? {
+        return Ok(false);
+    }
+    if first[0] == TENSOR_MAGIC[0] {
+        tensor_behind(stream, origin, assembly, events, &first).await?;
+        return Ok(true);
+    }
+    let message = message(stream, origin, first).await?;
+    if !is_of_exchange(&message) {
+        return Err(unexpected(&message, "among tensors"));
+    }
+    let from = origin.peer;
+    let sent = events.send(NetworkEvent::Message { from, message }).await;
+    sent.map_err(|_| ReaderEnd::Ignored)?;
+    Ok(true)
 }
 
 /// Reads one tensor frame and hands it on; false when the stream ended before it.
@@ -155,10 +206,26 @@ pub(crate) async fn tensor<S: AsyncRead + Unpin>(
     assembly: &mut Assembly,
     events: &mpsc::Sender<NetworkEvent>,
 ) -> Result<bool, ReaderEnd> {
-    let mut bytes = [0; TENSOR_HEADER_BYTES];
-    if !fill_or_end(stream, &mut bytes).await? {
-        return Ok(false);
+    let mut first = [0; CONTROL_HEADER_BYTES];
+    let begins = fill_or_end(stream, &mut first).await?;
+    if begins {
+        tensor_behind(stream, origin, assembly, events, &first).await?;
     }
+    Ok(begins)
+}
+
+/// Reads the tensor frame whose first bytes are there, and hands it on.
+async fn tensor_behind<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    origin: &Origin,
+    assembly: &mut Assembly,
+    events: &mpsc::Sender<NetworkEvent>,
+    first: &[u8; CONTROL_HEADER_BYTES],
+) -> Result<(), ReaderEnd> {
+    let mut bytes = [0; TENSOR_HEADER_BYTES];
+    let (begin, rest) = bytes.split_at_mut(first.len());
+    begin.copy_from_slice(first);
+    fill(stream, rest).await?;
     let (header, checksum) = TensorHeader::decode(&bytes).map_err(offence)?;
     let mut payload = assembly.room(&header);
     let download = origin.rates.download.as_ref();
@@ -172,8 +239,7 @@ pub(crate) async fn tensor<S: AsyncRead + Unpin>(
     origin.count(bytes.len() + payload.len());
     let from = origin.peer;
     let sent = events.send(NetworkEvent::Tensor { from, header, payload }).await;
-    sent.map_err(|_| ReaderEnd::Ignored)?;
-    Ok(true)
+    sent.map_err(|_| ReaderEnd::Ignored)
 }
 
 /// Fills `bytes`; false when the stream ended before the first of them.

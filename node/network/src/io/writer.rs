@@ -3,7 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
-use dnode_direct::Sender;
+use dnode_direct::{Kind, Sender};
 use futures::AsyncWriteExt;
 use libp2p::Stream;
 use tokio::sync::{mpsc, oneshot};
@@ -13,6 +13,7 @@ use super::rate::{PIECE_BYTES, pass, wire_bytes};
 use super::reader::frames;
 use super::report::{Origin, Outgoing, SessionEvent};
 use crate::event::Carrier;
+use crate::swarm::streams::StreamKind;
 
 /// What a writer writes to.
 pub(crate) enum FrameSink {
@@ -153,6 +154,8 @@ async fn write_all(
         };
         match outgoing {
             None => break,
+            // A path inside the host has failed; messages are repeated as after a lost connection.
+            Some(Outgoing::Control(_)) if !takes_messages(origin) => {}
             Some(Outgoing::Control(frame)) => {
                 sink.write(&frame, Bytes::new()).await?;
                 origin.sent(frame.len());
@@ -172,6 +175,11 @@ async fn write_all(
     }
     sink.finish().await?;
     Ok(left)
+}
+
+/// Whether messages may be written there.
+fn takes_messages(origin: &Origin) -> bool {
+    origin.kind == StreamKind::Control || origin.carrier == Carrier::Direct(Kind::Memory)
 }
 
 /// Writes one frame of a tensor, no faster than the configured rate.

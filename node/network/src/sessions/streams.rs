@@ -194,6 +194,11 @@ impl Sessions {
             return;
         };
         session.written(origin.kind, queue);
+        if origin.kind == StreamKind::Bulk
+            && let Some(entry) = context.shared.peers().get_mut(&origin.peer)
+        {
+            entry.carrier = None;
+        }
         if context.is_stopping() {
             // The queue is drained; the peer closes the connection when it has read to the end.
             return;

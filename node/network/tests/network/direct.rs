@@ -8,7 +8,7 @@ use dnode_network::streams::StreamKind;
 use dnode_network::{
     Carrier, Connection, DirectConfig, DownReason, Kind, NetworkEvent, OffenceKind,
 };
-use dnode_protocol::frame::{Codec, Leg, TensorHeader};
+use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId};
 use dnode_quic::BulkConnection;
 use libp2p::identity::Keypair;
@@ -175,6 +175,66 @@ async fn a_peer_whose_process_has_ended_is_down_at_once() {
     drop((second, path, direct));
     let down = raw.during(node.wait_down(id)).await;
     assert_eq!(down, DownReason::Lost("its process has ended".to_owned()));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_exchanges_keep_their_place_among_tensors_inside_a_host() {
+    let all = DirectConfig { memory: true, tcp: true, trusted: true };
+    let (mut first, mut second) = (config(6), config(7));
+    (first.direct, second.direct) = (all, all);
+    let (a, mut b) = pair(first, second).await;
+    let payload = numbers(30_000);
+    send(&a, &mut b, &payload).await;
+    assert_eq!(carrier(&a), Some(Carrier::Direct(Kind::Memory)));
+    // As many as have room in the queue; others go over the network, and come at any time.
+    for burst in 0..20 {
+        let sequences = 8 * burst..8 * (burst + 1);
+        for sequence in sequences.clone() {
+            let exchange = ExchangeId { initiator: a.id(), incarnation: 1, sequence };
+            let header = TensorHeader { exchange, ..header(a.id(), 30_000) };
+            a.handle.send_tensor(b.id(), header, payload.clone()).unwrap();
+            a.handle.send(b.id(), &Message::Busy { exchange }).unwrap();
+        }
+        let mut got = Vec::new();
+        while got.len() < 16 {
+            got.extend(match b.next().await {
+                NetworkEvent::Tensor { header, .. } => Some((header.exchange.sequence, "tensor")),
+                NetworkEvent::Message { message: Message::Busy { exchange }, .. } => {
+                    Some((exchange.sequence, "message"))
+                }
+                _ => None,
+            });
+        }
+        let sent = sequences.flat_map(|sequence| ["tensor", "message"].map(|it| (sequence, it)));
+        assert!(got.iter().copied().eq(sent), "{got:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_other_message_among_tensors_is_an_offence() {
+    const MEMORY: DirectConfig = DirectConfig { memory: true, tcp: false, trusted: false };
+    let mut table = table_with(8, MEMORY, None).await;
+    let target = table.target();
+    let mut path = table.raw.during(table.direct.open(&target)).await.unwrap();
+    let exchange = ExchangeId { initiator: table.node.id(), incarnation: 1, sequence: 7 };
+    let busy = Message::Busy { exchange };
+    for message in [&busy, &Message::Goodbye] {
+        path.write(&encode_control(message).unwrap(), &[]).await.unwrap();
+    }
+    let raw = table.raw.id;
+    let mut seen = Vec::new();
+    let offence = table.node.wait(|event| match event {
+        NetworkEvent::Message { message, .. } => {
+            seen.push(message.clone());
+            None
+        }
+        NetworkEvent::Offence { peer, kind, .. } => (*peer == raw).then_some(*kind),
+        _ => None,
+    });
+    assert_eq!(table.raw.during(offence).await, OffenceKind::Unexpected);
+    assert_eq!(seen, [busy]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

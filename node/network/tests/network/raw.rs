@@ -22,6 +22,8 @@ pub(crate) struct Raw {
     pub(crate) swarm: Swarm<streams::Behaviour>,
     /// Streams the other end opened.
     pub(crate) accepted: Vec<(StreamKind, ConnectionId, Stream)>,
+    /// Connections that were closed, perhaps while something else was waited for.
+    closed: Vec<ConnectionId>,
 }
 
 pub(crate) fn hello(run: RunSpec, incarnation: u64) -> Vec<u8> {
@@ -55,7 +57,7 @@ impl Raw {
             .with_behaviour(|_| streams::Behaviour::default())
             .unwrap()
             .build();
-        Self { id, swarm, accepted: Vec::new() }
+        Self { id, swarm, accepted: Vec::new(), closed: Vec::new() }
     }
 
     /// One that listens, and speaks bulk: the connections it opens, and those opened to it.
@@ -72,7 +74,7 @@ impl Raw {
             .with_behaviour(|_| streams::Behaviour::default())
             .unwrap()
             .build();
-        let mut raw = Self { id, swarm, accepted: Vec::new() };
+        let mut raw = Self { id, swarm, accepted: Vec::new(), closed: Vec::new() };
         raw.swarm.listen_on("/ip4/127.0.0.1/udp/0/quic-v1".parse().unwrap()).unwrap();
         raw.until(|event| matches!(event, SwarmEvent::NewListenAddr { .. }).then_some(())).await;
         (raw, bulk, arrivals)
@@ -90,6 +92,9 @@ impl Raw {
 
     async fn step(&mut self) -> SwarmEvent<streams::Event> {
         let event = self.swarm.select_next_some().await;
+        if let SwarmEvent::ConnectionClosed { connection_id, .. } = &event {
+            self.closed.push(*connection_id);
+        }
         if let SwarmEvent::Behaviour(streams::Event::Accepted {
             connection, kind, stream, ..
         }) = event
@@ -155,13 +160,12 @@ impl Raw {
 
     /// Waits until `connection` is closed, by whomever.
     pub(crate) async fn closed(&mut self, connection: ConnectionId) {
-        self.until(|event| match event {
-            SwarmEvent::ConnectionClosed { connection_id, .. } => {
-                (connection_id == connection).then_some(())
+        let closed = timeout(DEADLINE, async {
+            while !self.closed.contains(&connection) {
+                self.step().await;
             }
-            _ => None,
-        })
-        .await;
+        });
+        closed.await.expect("the connection's end in time");
     }
 
     /// Opens no further stream on `connection`.
