@@ -121,7 +121,7 @@ fn ten_thousand_exchanges_under_every_fault_keep_the_mean_and_the_mass() {
 
 #[test]
 fn control_traffic_of_a_peer_does_not_grow_with_the_swarm() {
-    let bytes = |peers| scale::measure(peers, 10, 1).unwrap().control_bytes;
+    let bytes = |peers| scale::measure((peers, 4), 10, 1).unwrap().control_bytes;
     let (ten, hundred, thousand) = (bytes(10), bytes(100), bytes(1000));
     assert!(hundred < 1.1 * ten && thousand < 1.1 * hundred, "{ten} {hundred} {thousand}");
 }

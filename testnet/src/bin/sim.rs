@@ -56,7 +56,7 @@ struct Arguments {
     /// Go on after a broken invariant, and name every seed that breaks one.
     #[arg(long)]
     keep_going: bool,
-    /// Compare swarms of 10 to 10,000 peers; write control-traffic.csv and .svg to this folder.
+    /// Compare swarms of 10 to 100,000 peers; write control-traffic.csv and .svg to this folder.
     #[arg(long, conflicts_with_all = ["scenario", "seeds", "delta_set", "paced", "peers", "rounds", "trace"])]
     scale: Option<PathBuf>,
     /// Plant a defect, to see which invariant finds it.
@@ -89,10 +89,12 @@ fn main() -> ExitCode {
 /// Measures the control traffic of swarms of every size and writes table and plot.
 fn scale(folder: &Path, seed: u64) -> Result<(), String> {
     let mut points = Vec::new();
-    for peers in scale::SIZES {
-        let point = scale::measure(peers, scale::ROUNDS, seed).map_err(|e| e.to_string())?;
+    for swarm in scale::SWARMS {
+        let began = now();
+        let point = scale::measure(swarm, scale::ROUNDS, seed).map_err(|e| e.to_string())?;
         points.push(point);
-        let _ = writeln!(io::stdout(), "{point:?}");
+        let (seconds, mebibytes) = (began.elapsed().as_secs_f64(), peak_memory_bytes() >> 20);
+        let _ = writeln!(io::stdout(), "{point:?}; {seconds:.1} s, {mebibytes} MiB so far");
     }
     let svg = plot::render(&scale::chart(&points)).map_err(|error| error.to_string())?;
     for (name, text) in [("csv", scale::csv(&points)), ("svg", svg)] {
