@@ -179,7 +179,7 @@ impl Trainer {
     ) -> bool {
         let steps = &mut self.steps;
         steps.follow(host, learning);
-        if steps.end_step(host, &mut learning.seen) {
+        if steps.end_step(host) {
             counts.steps += 1;
             if steps.is_measured() {
                 let batch = host.load.batch;
@@ -219,7 +219,7 @@ impl Trainer {
             host.handle(Input::Finished, now);
             return false;
         }
-        steps.begin_step();
+        steps.begin_step(host, &mut learning.seen);
         true
     }
 }
