@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use dnode_protocol::{Clock, FragmentId, PeerId};
 
-use self::bar::{Bar, EXCESS_MAX, WHOLE};
+use self::bar::{Bar, EXCESS_MAX, FREQUENT_STEPS, WHOLE};
 pub use self::terms::{Evidence, Grounds, Tolerance, Trust};
 pub(crate) use self::usual::Met;
 use self::usual::{Length, USUAL_RATE, Usual};
@@ -47,6 +47,10 @@ const GROWTH: f64 = 1.1;
 /// Where mixes are frequent and nothing is usual yet: least radius, multiple of what the own fragment has moved by
 /// its own training since it was mixed last. Measured: docs/measurements.md, "Own moves".
 const MOVES_MIN: f64 = 2.0;
+/// Local steps after the start in which no difference is an outlier by the own length: parameters may begin
+/// at zero, and are then short beside those of a peer that is a few steps ahead (guess). Longer commits leave
+/// them time to grow.
+const SHORT_STEPS: u64 = 100;
 /// Commits after the start in which it may grow as it likes: replicas begin equal.
 const START_COMMITS: u64 = 4;
 /// Commits beyond which the growth is counted no further; `GROWTH` to this power is 445.
@@ -111,6 +115,8 @@ pub(crate) struct Guard {
     peers: BTreeMap<PeerId, Record>,
     /// The own clock when the replica was as the others' were: at the start, or when it was replaced.
     began: Clock,
+    /// The own clock until which the own parameters may be short because they began at zero.
+    short_until: Clock,
     /// Squared norm and length of the own fragments, as they were last seen.
     own: BTreeMap<FragmentId, (f64, usize)>,
     /// How often this peer was found to have fallen behind, and the round before which it is not found so
@@ -124,7 +130,11 @@ impl Guard {
         let bar = Bar::of(config);
         let first_of_moments = config.first_of_moments;
         let (peers, own) = (BTreeMap::new(), BTreeMap::new());
-        Self { bar, first_of_moments, peers, began: Clock(0), own, behind: (0, 0) }
+        let local_steps = config.pace.local_steps.max(1);
+        let short_commits =
+            if local_steps < FREQUENT_STEPS { SHORT_STEPS / local_steps } else { 0 };
+        let short_until = Clock(short_commits);
+        Self { bar, first_of_moments, peers, began: Clock(0), short_until, own, behind: (0, 0) }
     }
 
     /// Whether a fragment holds moments of an optimizer. Their differences say how noisy batches are,
@@ -290,8 +300,11 @@ impl Guard {
     }
 
     /// Whether a difference that was refused speaks against the neighbour by itself: where the others
-    /// are far away too, this peer may be the one that is.
+    /// are far away too, this peer may be the one that is, and at the start its own parameters may be short.
     fn is_outlier(&self, met: &Met, seen: &Evidence) -> bool {
+        if met.clock < self.short_until {
+            return false;
+        }
         let length = self.counted(met.fragment, seen);
         let usual = Length::median_of_alike(self.witnesses(met, true));
         let others = usual.map_or(0.0, |usual| usual.after(self.apart(met)));

@@ -36,10 +36,25 @@ pub(crate) struct Rounds {
     /// Fragments of each neighbour whose news of this peer are old, as it said in a proposal; one bit
     /// for each fragment and neighbour, so bounded by their numbers.
     asked: BTreeMap<PeerId, BTreeSet<FragmentId>>,
+    /// With whom each fragment was exchanged last, where the interval follows the link.
+    last: BTreeMap<FragmentId, PeerId>,
     interval: RoundInterval,
 }
 
 impl Rounds {
+    /// `fragment` was exchanged with `peer`. Where exchanges follow each other as the link carries them, once
+    /// more with the same one would move hardly anything.
+    pub(crate) fn on_exchanged(&mut self, context: &Context, fragment: FragmentId, peer: PeerId) {
+        if matches!(context.config.interval, Interval::Follow(_)) {
+            self.last.insert(fragment, peer);
+        }
+    }
+
+    /// Whether `fragment` was exchanged with `peer` last.
+    fn is_last(&self, fragment: FragmentId, peer: &PeerId) -> bool {
+        self.last.get(&fragment) == Some(peer)
+    }
+
     /// How often rounds come.
     pub(crate) const fn interval_mut(&mut self) -> &mut RoundInterval {
         &mut self.interval
@@ -78,10 +93,11 @@ impl Rounds {
         fragments.shuffle(&mut context.rng);
         // Rounds may be shorter than the wait for a busy partner, which would find it busy again.
         let before = std::mem::take(&mut self.waiting);
-        let wait_of = |fragment| before.iter().find(|e| e.fragment == fragment)?.wait_until;
-        let entry = |fragment| RoundFragment {
-            wait_until: wait_of(fragment),
-            ..RoundFragment::new(fragment, left)
+        let entry = |fragment| {
+            let before = before.iter().find(|entry| entry.fragment == fragment);
+            let (wait_until, waited) =
+                before.map_or((None, false), |entry| (entry.wait_until, entry.waited));
+            RoundFragment { wait_until, waited, ..RoundFragment::new(fragment, left) }
         };
         self.waiting = fragments.into_iter().map(entry).collect();
         self.in_round = true;
@@ -108,6 +124,7 @@ impl Rounds {
         (fragment, peer): (FragmentId, PeerId),
         crossed: bool,
     ) {
+        self.on_exchanged(context, fragment, peer);
         let waits = self.waiting.iter().position(|entry| entry.fragment == fragment);
         let Some(index) = waits else {
             self.answered.insert(fragment, peer);
@@ -147,9 +164,10 @@ impl Rounds {
         entry.proposals += 1;
         let most = context.config.redraws_max + entry.left;
         if entry.proposals < most && !context.progress.is_leaving() {
-            if failure == Failure::Busy && candidates.has_no_substitute(context, &partner, &entry) {
+            let waits = candidates.has_no_substitute(context, self, &partner, &entry);
+            if failure == Failure::Busy && waits {
                 let wait = busy_wait(context, candidates.links(), &partner);
-                entry.wait_until = Some(context.now + wait);
+                (entry.wait_until, entry.waited) = (Some(context.now + wait), true);
             } else {
                 entry.tried.push(partner);
             }
@@ -249,6 +267,7 @@ impl Rounds {
     /// A neighbour is gone.
     pub(crate) fn forget(&mut self, peer: &PeerId) {
         self.asked.remove(peer);
+        self.last.retain(|_, last| last != peer);
     }
 
     /// A trainer that is held begins no rounds. Under the policies that wait it still proposes the

@@ -5,7 +5,7 @@
 mod room;
 
 use dnode_gossip::testing::{ToyRule, peer};
-use dnode_gossip::{Config, Event, Input, Schedule};
+use dnode_gossip::{Budget, Config, Event, Input, Interval, Schedule};
 
 use room::{Room, SECOND, index, push};
 
@@ -36,22 +36,57 @@ fn push_sum_in_lock_step_on_the_exponential_graph_agrees_exactly_after_log2_n_ro
     assert!((room.value(0) - 3.5).abs() < 1e-12);
 }
 
-/// Rounds of host 0 alone among five, of which the last has slow links; with whom it exchanged.
-fn partners_of_rounds(schedule: Schedule, rounds: usize) -> [usize; 5] {
-    let config = Config { schedule, ..Config::default() };
+/// Rounds of host 0 alone among five, of which the last has slow links; with whom it exchanged, in turn.
+fn partners(schedule: Schedule, interval: Interval, rounds: usize) -> Vec<usize> {
+    let config = Config { schedule, interval, ..Config::default() };
     let mut room = Room::new(ToyRule::Exchange, &config, 5, 1);
     room.slow = Some(4);
     for _ in 0..rounds {
         room.input(0, Input::RoundDue);
         room.run_for(SECOND);
     }
+    let partner = |event: &(usize, Event)| match event {
+        (0, Event::Applied { peer, .. }) => Some(index(peer)),
+        _ => None,
+    };
+    room.events.iter().filter_map(partner).collect()
+}
+
+/// How often each of the five was the partner.
+fn partners_of_rounds(schedule: Schedule, rounds: usize) -> [usize; 5] {
     let mut counts = [0; 5];
-    for event in &room.events {
-        if let (0, Event::Applied { peer, .. }) = event {
-            counts[index(peer)] += 1;
-        }
-    }
+    let partners = partners(schedule, Interval::Fixed(1), rounds);
+    partners.into_iter().for_each(|partner| counts[partner] += 1);
     counts
+}
+
+/// As often as the link carries.
+const OFTEN: Interval = Interval::Follow(Budget {
+    link_share: 0.5,
+    bytes_per_step: None,
+    parameters: 5,
+    moments: false,
+});
+
+#[test]
+fn the_partner_of_the_last_exchange_is_not_taken_again_while_others_are_free() {
+    for schedule in [Schedule::Random, Schedule::Nearest] {
+        let partners = partners(schedule, OFTEN, 100);
+        assert_eq!(partners.len(), 100);
+        assert!(partners.windows(2).all(|pair| pair[0] != pair[1]), "{partners:?}");
+    }
+}
+
+#[test]
+fn of_two_the_only_partner_is_taken_again() {
+    let config = Config { interval: OFTEN, ..Config::default() };
+    let mut room = Room::new(ToyRule::Exchange, &config, 2, 1);
+    for _ in 0..10 {
+        room.input(0, Input::RoundDue);
+        room.run_for(SECOND);
+    }
+    let applied = |(_, event): &&(usize, Event)| matches!(event, Event::Applied { .. });
+    assert_eq!(room.events.iter().filter(applied).count(), 2 * 10);
 }
 
 #[test]

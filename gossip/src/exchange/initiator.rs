@@ -287,6 +287,7 @@ impl Initiator {
         let (fragment, peer) = (own.entry.fragment(), own.partner);
         self.applied.insert(exchange.sequence);
         context.send(peer, Message::Ack { exchange });
+        near.rounds.on_exchanged(context, fragment, peer);
         let codec = own.agreed.as_ref().map_or(own.codec, |agreed| agreed.codec);
         self.learn(context, near, &own, codec);
         if let (Some(agreed), OwnState::Applying { snapshot }) = (own.agreed, own.state) {

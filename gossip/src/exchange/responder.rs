@@ -7,6 +7,7 @@ use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Time};
 
 use super::codec_choice::{coarser, on_measured, wanted};
+use super::concurrency_limit::waits_for_steps;
 use super::initiator::Initiator;
 use super::neighbourhood::Neighbourhood;
 use super::sequences::Resolved;
@@ -300,8 +301,9 @@ impl Responder {
         let (took, codec) = (context.now.since(answered.began), answered.agreed.codec);
         let (fragment, crossed) = (answered.fragment, answered.crossed);
         on_measured(context, near.membership.links_mut(), (&from, took), codec, parallel);
+        let took = took.saturating_sub(waits_for_steps(context, near.membership, &from));
         let codec = context.config.codec_of(fragment, codec);
-        near.rounds.interval_mut().on_answered(context, codec);
+        near.rounds.interval_mut().on_answered(context, took, codec, parallel);
         let candidates =
             crate::rounds::Candidates::new(near.membership, near.staleness, near.guard);
         near.rounds.on_answered(context, &candidates, (fragment, from), crossed);

@@ -3,7 +3,7 @@
 use dnode_protocol::frame::Codec;
 use proptest::prelude::*;
 
-use super::bar::{FREQUENT, FREQUENT_STEPS};
+use super::bar::FREQUENT;
 use super::*;
 use crate::rounds::Interval;
 use crate::testing::peer;
@@ -23,6 +23,11 @@ fn met(index: u32, round: u64) -> Met {
 
 const fn seen(difference: f64) -> Evidence {
     Evidence { difference, own: 1.0, len: 1, refused: false }
+}
+
+/// A guard whose own parameters have left their start behind.
+fn grown(config: &Config) -> Guard {
+    Guard { short_until: Clock(0), ..Guard::new(config) }
 }
 
 const REFUSED: Evidence = Evidence { difference: 9.0, own: 1.0, len: 1, refused: true };
@@ -46,7 +51,7 @@ fn rounds(guard: &mut Guard, from: u64, count: u64, lengths: [f64; 3]) -> Vec<(u
 
 #[test]
 fn an_outlier_is_weighed_down_at_once_and_left_out_the_third_time() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     let mut note = |round| guard.note(met(1, round), REFUSED).map(|(trust, _)| trust);
     assert_eq!(note(1), Some(Trust::WeighedDown));
     assert_eq!(note(2), None);
@@ -55,8 +60,22 @@ fn an_outlier_is_weighed_down_at_once_and_left_out_the_third_time() {
 }
 
 #[test]
+fn own_parameters_that_are_short_at_the_start_accuse_nobody() {
+    let mut config = Config::default();
+    config.pace.local_steps = 5;
+    let mut guard = Guard::new(&config);
+    let until = SHORT_STEPS / 5;
+    for round in 0..until {
+        assert_eq!(guard.note(met(1, round), REFUSED), None, "commit {round}");
+        assert_eq!(guard.trust(&peer(1)), Trust::Trusted);
+    }
+    let judged = guard.note(met(1, until), REFUSED).map(|(trust, _)| trust);
+    assert_eq!(judged, Some(Trust::WeighedDown));
+}
+
+#[test]
 fn the_radius_is_that_of_the_others_and_a_neighbour_cannot_move_its_own() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     let radius = |guard: &Guard, index, round| guard.tolerance(&met(index, round)).radius;
     let unknown = |radius: f64| (radius - UNTRUSTED_WEIGHTS_MAX).abs() < 1e-9;
     assert!(unknown(radius(&guard, 1, 1)), "nothing is known");
@@ -64,7 +83,7 @@ fn the_radius_is_that_of_the_others_and_a_neighbour_cannot_move_its_own() {
     guard.note(met(2, 1), seen(0.1));
     assert!(unknown(radius(&guard, 1, 1)), "there is one witness");
     assert!((radius(&guard, 3, 1) - WHOLE * 0.1 * 4.0).abs() < 1e-9, "a stranger's");
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     rounds(&mut guard, 1, 20, [0.1, 0.1, 0.14]);
     for index in 1..=3 {
         let radius = radius(&guard, index, 21);
@@ -80,7 +99,7 @@ fn the_radius_is_that_of_the_others_and_a_neighbour_cannot_move_its_own() {
 #[test]
 fn one_that_was_away_is_not_judged_by_the_first_exchanges() {
     for forgotten in [false, true] {
-        let mut guard = Guard::new(&Config::default());
+        let mut guard = grown(&Config::default());
         rounds(&mut guard, 1, 20, [0.1; 3]);
         if forgotten {
             guard.gone(&peer(3));
@@ -100,7 +119,7 @@ fn one_that_was_away_is_not_judged_by_the_first_exchanges() {
 
 #[test]
 fn one_that_is_near_makes_nobody_forget_a_difference_that_was_refused() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     rounds(&mut guard, 1, 9, [0.1; 3]);
     for (round, outlier) in [(11, true), (12, false), (13, true), (14, false), (15, true)] {
         let evidence = if outlier { REFUSED } else { seen(0.1) };
@@ -112,7 +131,7 @@ fn one_that_is_near_makes_nobody_forget_a_difference_that_was_refused() {
 
 #[test]
 fn the_only_neighbour_is_let_in_again_when_it_is_near() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     for round in 1..=u64::from(OUTLIERS_MAX) {
         guard.note(met(1, round), REFUSED);
     }
@@ -125,7 +144,7 @@ fn the_only_neighbour_is_let_in_again_when_it_is_near() {
 
 #[test]
 fn whoever_is_left_out_is_tried_again_ever_more_seldom_and_let_in_when_it_is_well() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     let mut round = 0;
     let mut pauses = Vec::new();
     for _ in 0..OUTLIERS_MAX {
@@ -152,7 +171,7 @@ fn whoever_is_left_out_is_tried_again_ever_more_seldom_and_let_in_when_it_is_wel
 #[test]
 fn a_neighbour_that_is_further_away_than_the_others_is_weighed_down_then_left_out() {
     for (length, most) in [(2.5, 20), (1.9, 70)] {
-        let mut guard = Guard::new(&Config::default());
+        let mut guard = grown(&Config::default());
         let said = rounds(&mut guard, 1, most, [1.0, 1.0, length]);
         let trusts: Vec<Trust> = said.iter().map(|(_, _, trust)| *trust).collect();
         assert!(said.iter().all(|(_, index, _)| *index == 3), "{said:?}");
@@ -164,7 +183,7 @@ fn a_neighbour_that_is_further_away_than_the_others_is_weighed_down_then_left_ou
 
 #[test]
 fn one_that_was_behind_and_has_caught_up_has_moved_by_what_it_caught_up() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     let (mut rest, mut before) = (0.0, [0; 2]);
     for round in 1..300 {
         assert_eq!(guard.note(met(1, round), seen(1.0)), None);
@@ -191,7 +210,7 @@ fn fragments_of_one_commit_are_one_cause() {
             guard.note(met, seen(length))
         })
     };
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     for round in 1..100 {
         // Once in a while it was held up, and is far away in all of its fragments.
         let length = if round % 8 == 7 { 4.0 } else { 1.0 };
@@ -209,14 +228,14 @@ fn fragments_of_one_commit_are_one_cause() {
 
 #[test]
 fn one_that_copies_makes_nobody_look_far_away() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     let said = rounds(&mut guard, 1, 200, [1.0, 1.3, 0.01]);
     assert_eq!(said, []);
 }
 
 #[test]
 fn who_is_far_from_all_others_accuses_nobody() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     rounds(&mut guard, 1, 4, [1.2, 1.3, 1.2]);
     for round in 5..20 {
         for index in 1..=3 {
@@ -225,7 +244,7 @@ fn who_is_far_from_all_others_accuses_nobody() {
         }
     }
     // One that is far away where the others are near is accused at once.
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     rounds(&mut guard, 1, 4, [0.2; 3]);
     let far = Evidence { difference: 2.3, refused: true, ..seen(1.0) };
     assert_eq!(guard.note(met(2, 5), far).map(|(trust, _)| trust), Some(Trust::WeighedDown));
@@ -233,7 +252,7 @@ fn who_is_far_from_all_others_accuses_nobody() {
 
 #[test]
 fn who_is_far_from_nearly_all_has_fallen_behind_and_accuses_nobody() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     let refuse = |guard: &mut Guard, round| {
         for index in 1..=3 {
             guard.note(met(index, round), REFUSED);
@@ -261,7 +280,7 @@ fn who_is_far_from_nearly_all_has_fallen_behind_and_accuses_nobody() {
 
 #[test]
 fn what_is_refused_of_a_watched_neighbour_alone_is_judged_by_what_is_usual() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     rounds(&mut guard, 1, 8, [0.3; 3]);
     guard.note(met(1, 9), REFUSED);
     assert_eq!(guard.trust(&peer(1)), Trust::WeighedDown);
@@ -279,7 +298,7 @@ fn what_is_refused_of_a_watched_neighbour_alone_is_judged_by_what_is_usual() {
 
 #[test]
 fn who_is_not_trusted_is_no_witness() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     rounds(&mut guard, 1, 8, [1.0; 3]);
     for round in 9..12 {
         guard.note(met(3, round), REFUSED);
@@ -294,7 +313,7 @@ fn who_is_not_trusted_is_no_witness() {
 
 #[test]
 fn of_two_that_differ_nobody_knows_which_is_right() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     for round in 1..500 {
         for (index, length) in [(1, 1.0), (2, 3.0)] {
             assert_eq!(guard.note(met(index, round), seen(length)), None);
@@ -304,7 +323,7 @@ fn of_two_that_differ_nobody_knows_which_is_right() {
 
 #[test]
 fn a_slow_neighbour_may_be_further_away() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     for round in 1..500 {
         for (index, length, unlike_speed) in [(1, 1.0, 8.0), (2, 1.0, 8.0), (3, 2.8, 8.0)] {
             let met = Met { unlike_speed, ..met(index, round) };
@@ -317,7 +336,7 @@ proptest! {
     /// Whatever is said, records are bounded and a neighbour is met again in the end.
     #[test]
     fn nobody_is_left_out_for_ever(steps in prop::collection::vec((1..5_u32, 0.0..5.0_f64, any::<bool>()), 1..300)) {
-        let mut guard = Guard::new(&Config::default());
+        let mut guard = grown(&Config::default());
         for (round, (index, difference, refused)) in (1..).zip(&steps) {
             let evidence = Evidence { difference: *difference, own: 1.0, len: 1, refused: *refused };
             guard.note(met(*index, round), evidence);
@@ -333,7 +352,7 @@ proptest! {
     /// Differences that scatter by half around one length for all fire never.
     #[test]
     fn neighbours_that_are_alike_are_trusted(lengths in prop::collection::vec(0.5..1.5_f64, 900)) {
-        let mut guard = Guard::new(&Config::default());
+        let mut guard = grown(&Config::default());
         for (turn, length) in (0..).zip(lengths) {
             let index = 1 + u32::try_from(turn % 3).unwrap();
             prop_assert_eq!(guard.note(met(index, 1 + turn / 3), seen(length)), None);
@@ -343,7 +362,7 @@ proptest! {
 
 #[test]
 fn whoever_comes_often_is_no_stranger_where_differences_do_not_grow() {
-    let mut guard = Guard::new(&Config::default());
+    let mut guard = grown(&Config::default());
     for round in 1..200 {
         // Frequent mixes hold all replicas at one distance, however long ago two of them met.
         let coming = if round % 8 == 0 { 1..=3 } else { 1..=1 };
@@ -366,7 +385,7 @@ fn a_coarse_code_or_frequent_commits_ask_for_more_evidence() {
     coarse.codecs = vec![Codec::F32, Codec::Int2];
     assert!(found(&rare).is_some() && found(&rare) < found(&frequent), "{:?}", found(&frequent));
     assert_eq!(found(&coarse), None);
-    let mut guard = Guard::new(&coarse);
+    let mut guard = grown(&coarse);
     for round in 1..=u64::from(OUTLIERS_MAX) {
         guard.note(met(1, round), REFUSED);
     }
@@ -377,7 +396,7 @@ fn a_coarse_code_or_frequent_commits_ask_for_more_evidence() {
 fn frequent() -> Guard {
     let interval = Interval::Fixed(FREQUENT_STEPS - 1);
     let config = Config { interval, ..Config::default() };
-    let mut guard = Guard::new(&config);
+    let mut guard = grown(&config);
     rounds(&mut guard, 1, 20, [0.1; 3]);
     guard
 }
@@ -417,7 +436,7 @@ fn where_mixes_are_frequent_who_is_new_or_was_away_is_far_by_right() {
     }
     guard.replaced(Clock(21));
     assert!((terms(&guard, 4, 21).radius - START_RADIUS).abs() < 1e-9, "all begin alike");
-    let rare = terms(&Guard::new(&Config::default()), 1, 1);
+    let rare = terms(&grown(&Config::default()), 1, 1);
     assert!(rare.far.is_infinite(), "{rare:?}");
 }
 
@@ -445,7 +464,7 @@ fn met_moments(index: u32, round: u64) -> Met {
 }
 
 fn with_moments() -> Guard {
-    Guard::new(&Config { first_of_moments: Some(FragmentId(1)), ..Config::default() })
+    grown(&Config { first_of_moments: Some(FragmentId(1)), ..Config::default() })
 }
 
 #[test]

@@ -16,12 +16,15 @@ pub(crate) struct RoundFragment {
     pub(super) left: usize,
     /// When to propose again, after a partner was busy for whom there is no other.
     pub(super) wait_until: Option<Time>,
+    /// Whether it has waited so. Then the partner of the last exchange is better than none.
+    pub(super) waited: bool,
 }
 
 impl RoundFragment {
     /// A fragment that is to reach this many partners.
     pub(super) const fn new(fragment: FragmentId, left: usize) -> Self {
-        Self { fragment, tried: Vec::new(), proposals: 0, left, wait_until: None }
+        let tried = Vec::new();
+        Self { fragment, tried, proposals: 0, left, wait_until: None, waited: false }
     }
 
     pub(crate) const fn fragment(&self) -> FragmentId {

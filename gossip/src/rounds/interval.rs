@@ -14,8 +14,9 @@ use crate::config::of_moments;
 use crate::context::Context;
 use crate::{Event, IntervalCause, Output};
 
-/// The interval before an exchange was measured, local steps (guess: from here it is near to both ends).
-const INITIAL: u64 = 4;
+/// The interval before exchanges were measured, local steps. Replicas part fastest at the start; a slow link
+/// has only so many exchanges open, and is measured by those.
+const INITIAL: u64 = 1;
 /// Weight of the newest round in the moving mean of bytes per round.
 const GAIN: f64 = 0.125;
 /// Exchanges whose quickest says what the link needs: the others have also waited for processors.
@@ -40,10 +41,13 @@ pub enum Interval {
 }
 
 /// The local steps from one round to the next with which a trainer begins: so many, or where that is
-/// `None` and the interval follows the link, some that are near to both ends.
+/// `None` the interval follows the link, and begins with the shortest.
 #[must_use]
-pub fn first_interval(mix_every: Option<u64>, local_steps: u64) -> u64 {
-    mix_every.unwrap_or_else(|| INITIAL.min(local_steps))
+pub const fn first_interval(mix_every: Option<u64>) -> u64 {
+    match mix_every {
+        Some(steps) => steps,
+        None => INITIAL,
+    }
 }
 
 impl Interval {
@@ -97,7 +101,9 @@ fn bytes_of(numbers: u64, codec: Codec) -> f64 {
 pub(crate) struct RoundInterval {
     /// Local steps from one round to the next.
     steps: u64,
-    /// The last own exchanges.
+    /// Whether they were chosen by what was measured.
+    chosen: bool,
+    /// The last exchanges.
     recent: VecDeque<Timing>,
     /// Bytes sent per round.
     round_bytes: Option<f64>,
@@ -113,6 +119,7 @@ impl Default for RoundInterval {
     fn default() -> Self {
         Self {
             steps: INITIAL,
+            chosen: false,
             recent: VecDeque::new(),
             round_bytes: None,
             sent: 0.0,
@@ -132,20 +139,35 @@ impl RoundInterval {
         codec: Codec,
         parallel: usize,
     ) {
+        let round_trip = Some(round_trip.as_secs_f64());
+        self.measured(context, (took, round_trip), codec.of_offer(), parallel);
+    }
+
+    /// A neighbour's exchange has been answered. It took so long from the acceptance on, beside steps as above.
+    pub(crate) fn on_answered(
+        &mut self,
+        context: &Context,
+        took: Duration,
+        codec: Codec,
+        parallel: usize,
+    ) {
+        self.measured(context, (took, None), codec, parallel);
+    }
+
+    fn measured(
+        &mut self,
+        context: &Context,
+        (took, round_trip): (Duration, Option<f64>),
+        sent: Codec,
+        parallel: usize,
+    ) {
         let Interval::Follow(budget) = &context.config.interval else { return };
-        let (took, round_trip) = (took.as_secs_f64(), round_trip.as_secs_f64());
         if self.recent.len() >= WINDOW {
             self.recent.pop_front();
         }
-        self.recent.push_back(Timing { took, round_trip, parallel: parallel.max(1) as f64 });
-        self.send(context, budget, codec.of_offer());
-    }
-
-    /// A neighbour's exchange has been answered.
-    pub(crate) fn on_answered(&mut self, context: &Context, codec: Codec) {
-        if let Interval::Follow(budget) = &context.config.interval {
-            self.send(context, budget, codec);
-        }
+        let (took, parallel) = (took.as_secs_f64(), parallel.max(1) as f64);
+        self.recent.push_back(Timing { took, round_trip, parallel });
+        self.send(context, budget, sent);
     }
 
     fn send(&mut self, context: &Context, budget: &Budget, codec: Codec) {
@@ -193,8 +215,8 @@ impl RoundInterval {
         let whole = |steps: f64| (steps.ceil() as u64).max(1);
         let (wanted, shorter) = (whole(wanted), whole(SHORTER * wanted));
         let steps = wanted.clamp(1, most);
-        if steps > self.steps || shorter < self.steps || self.steps > most {
-            self.steps = steps;
+        if !self.chosen || steps > self.steps || shorter < self.steps || self.steps > most {
+            (self.steps, self.chosen) = (steps, true);
             context.output(Output::RoundEvery(steps));
             context.event(Event::Interval { steps, wanted, cause });
         }
@@ -224,13 +246,13 @@ impl RoundInterval {
     }
 }
 
-/// How long an own exchange took.
+/// How long an exchange took. Both ends see two round trips of it, and both tensors.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
     /// Seconds beside the steps that it may have waited for.
     took: f64,
-    /// Seconds until its proposal was accepted.
-    round_trip: f64,
+    /// Seconds until its proposal was accepted, of an own one.
+    round_trip: Option<f64>,
     /// How many there were at a time.
     parallel: f64,
 }
@@ -239,7 +261,7 @@ struct Timing {
 /// also waited for processors. A long way keeps no link busy, so its two round trips are taken off; they are
 /// as long as the quickest one, because in the others small messages have waited for large ones.
 fn busy(recent: &VecDeque<Timing>) -> Option<f64> {
-    let round_trip = recent.iter().map(|it| it.round_trip).reduce(f64::min)?;
+    let round_trip = recent.iter().filter_map(|it| it.round_trip).reduce(f64::min).unwrap_or(0.0);
     let busy = |it: &Timing| (it.took - 2.0 * round_trip).max(0.0) / it.parallel;
     recent.iter().map(busy).reduce(f64::min)
 }
@@ -334,6 +356,22 @@ mod tests {
     }
 
     #[test]
+    fn who_only_answers_knows_its_link_as_well() {
+        let mut context = context(budget());
+        let mut interval = RoundInterval::default();
+        for _ in 0..MEASURED_MIN {
+            interval.on_answered(&context, Duration::from_millis(100), Codec::Int4, 1);
+        }
+        interval.on_round(&mut context);
+        assert_eq!(interval.steps, 2);
+        // A round trip of 40 ms: the two of each exchange keep no link busy.
+        let round_trip = Duration::from_millis(40);
+        interval.on_exchanged(&context, (round_trip * 3, round_trip), Codec::Int4, 1);
+        interval.on_round(&mut context);
+        assert_eq!(interval.steps, 1);
+    }
+
+    #[test]
     fn a_budget_bounds_the_bytes_of_a_step() {
         let mut context = context(Budget { bytes_per_step: Some(100), ..budget() });
         // Modular offers of 4.06 bits: 507 bytes a round.
@@ -349,7 +387,7 @@ mod tests {
         let mut context = context(budget());
         let (mut interval, _) = after(&mut context, Duration::from_millis(400));
         assert_eq!(interval.steps, 8);
-        let timing = Timing { took: 0.36, round_trip: 0.0, parallel: 1.0 };
+        let timing = Timing { took: 0.36, round_trip: Some(0.0), parallel: 1.0 };
         interval.recent = VecDeque::from([timing; MEASURED_MIN]);
         interval.on_round(&mut context);
         assert_eq!((interval.steps, context.said()), (8, vec![]));

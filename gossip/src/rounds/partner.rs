@@ -47,7 +47,8 @@ impl<'a> Candidates<'a> {
     /// Of pushes, a partner that has asked for this peer's news; else the partner whose news in this
     /// fragment is older than bound B3 allows, if there is one; else the one that the schedule names;
     /// else, and when that one has declined, one of two drawn at random: the one with the older news,
-    /// so that every neighbour is visited, or the quicker.
+    /// so that every neighbour is visited, or the quicker. Where the interval follows the link not
+    /// the one of the last exchange, before others were waited for: two pairs that are busy at the same times would stay with each other for ever.
     pub(crate) fn choose(
         &self,
         context: &mut Context,
@@ -79,8 +80,11 @@ impl<'a> Candidates<'a> {
         {
             return Some(scheduled);
         }
-        let first = eligible[context.rng.random_range(0..eligible.len())];
-        let second = eligible[context.rng.random_range(0..eligible.len())];
+        let others: Vec<(PeerId, u64)> =
+            eligible.iter().filter(|(peer, _)| !rounds.is_last(fragment, peer)).copied().collect();
+        let drawn = if others.is_empty() { eligible } else { others };
+        let first = drawn[context.rng.random_range(0..drawn.len())];
+        let second = drawn[context.rng.random_range(0..drawn.len())];
         let takes = |peer: &PeerId| self.links().mean(peer).unwrap_or(0.0);
         let takes_second = match context.config.schedule {
             Schedule::Nearest => takes(&second.0) < takes(&first.0),
@@ -90,10 +94,12 @@ impl<'a> Candidates<'a> {
     }
 
     /// Whether nobody can take the place of `partner` for a fragment: its news are older than bound B3
-    /// allows, or nobody else is eligible.
+    /// allows, or nobody else is eligible but the one of the last exchange,
+    /// which is for the case that waiting was in vain.
     pub(super) fn has_no_substitute(
         &self,
         context: &Context,
+        rounds: &Rounds,
         partner: &PeerId,
         entry: &RoundFragment,
     ) -> bool {
@@ -101,6 +107,7 @@ impl<'a> Candidates<'a> {
         let other = |(peer, member): (&PeerId, &Member)| {
             peer != partner
                 && !entry.tried.contains(peer)
+                && (entry.waited || !rounds.is_last(entry.fragment, peer))
                 && self.is_eligible(context, (peer, member), entry.fragment)
         };
         age.is_some_and(|age| age > self.membership.information_age_bound(context))

@@ -37,11 +37,7 @@ pub(super) fn plan(
         steps: config.run.steps,
         local_steps: config.gossip.local_steps,
         batch: u32::try_from(config.run.batch).unwrap_or(u32::MAX),
-        mix_every: if exchanges {
-            first_interval(config.gossip.mix_every, config.gossip.local_steps)
-        } else {
-            0
-        },
+        mix_every: if exchanges { first_interval(config.gossip.mix_every) } else { 0 },
         warmup: config.optimizer.warmup_steps,
         commits: commits(&config.gossip),
         contributes: config.gossip.rule == Rule::DeltaSet,

@@ -449,7 +449,7 @@ impl SimulatedVariant {
     /// Local steps per round of exchanges, before the interval follows the link where it does.
     #[must_use]
     pub fn first_interval(&self) -> u64 {
-        first_interval(self.mix_every, self.local_steps)
+        first_interval(self.mix_every)
     }
 
     /// The code that the simulator uses: the first.

@@ -271,10 +271,6 @@ impl Replica for ModelReplica {
         })
     }
 
-    fn step_done(&mut self) {
-        self.replica.show_all();
-    }
-
     fn values(&self, fragment: FragmentId) -> Vec<f64> {
         let Some(range) = self.replica.fragments().range(fragment) else { return Vec::new() };
         let mut values = vec![0.0; range.len()];

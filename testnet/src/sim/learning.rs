@@ -162,20 +162,19 @@ impl LocalSteps {
         }
     }
 
-    /// A step begins, with the weights as they are now. What is mixed meanwhile moves what comes of it.
-    pub(super) fn begin_step(&mut self, host: &mut Host, seen: &mut Seen) {
+    /// A step begins.
+    pub(super) const fn begin_step(&mut self) {
         self.stepping = true;
-        if let Err(broken) = host.replica.train(self.index, self.position()) {
-            seen.broken.get_or_insert(broken);
-        }
     }
 
     /// The step that is under way is done. Returns whether there was one.
-    pub(super) fn end_step(&mut self, host: &mut Host) -> bool {
+    pub(super) fn end_step(&mut self, host: &mut Host, seen: &mut Seen) -> bool {
         if !std::mem::take(&mut self.stepping) {
             return false;
         }
-        host.replica.step_done();
+        if let Err(broken) = host.replica.train(self.index, self.position()) {
+            seen.broken.get_or_insert(broken);
+        }
         self.micro_steps += self.stride.advance();
         (self.index, self.since_commit) = (self.index + 1, self.since_commit + 1);
         self.since_round += 1;

@@ -179,7 +179,7 @@ impl Trainer {
     ) -> bool {
         let steps = &mut self.steps;
         steps.follow(host, learning);
-        if steps.end_step(host) {
+        if steps.end_step(host, &mut learning.seen) {
             counts.steps += 1;
             if steps.is_measured() {
                 let batch = host.load.batch;
@@ -219,7 +219,7 @@ impl Trainer {
             host.handle(Input::Finished, now);
             return false;
         }
-        steps.begin_step(host, &mut learning.seen);
+        steps.begin_step();
         true
     }
 }
