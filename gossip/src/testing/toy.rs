@@ -63,8 +63,7 @@ pub trait Replica: fmt::Debug + Send {
     /// Does an outer step of which a `share` is contributed; returns the contributions, if the rule
     /// has any.
     fn commit(&mut self, increment: f64, share: f32) -> Vec<Bytes>;
-    /// Local step number `index` of this replica at `position` of the run begins; toys have none. Exchanges see
-    /// the weights before it until [`Self::step_done`].
+    /// Does local step number `index` of this replica at `position` of the run; toys have none.
     ///
     /// # Errors
     /// What the trainer says; the replica is then of no use any more.
@@ -72,8 +71,6 @@ pub trait Replica: fmt::Debug + Send {
         let _ = (index, position);
         Ok(())
     }
-    /// The step that has begun is done.
-    fn step_done(&mut self) {}
     /// The books of the fragment, if the rule has mass.
     fn account(&self, _: FragmentId) -> Option<Account<'_>> {
         None
