@@ -240,8 +240,7 @@ impl Initiator {
         if !context.is_own(exchange) {
             return;
         }
-        let own = self.own.get(&exchange.sequence);
-        let offered = own.is_some_and(|own| {
+        let offered = self.own.get(&exchange.sequence).is_some_and(|own| {
             own.partner == from && matches!(own.state, OwnState::Offered { .. })
         });
         if !offered {

@@ -267,8 +267,13 @@ impl Responder {
         } else if abort_wanted {
             self.undo(context, exchange);
         } else {
-            let leg = Leg::Reply;
-            context.output(Output::SendTensor { to: peer, exchange, leg, fragment, clock });
+            context.output(Output::SendTensor {
+                to: peer,
+                exchange,
+                leg: Leg::Reply,
+                fragment,
+                clock,
+            });
         }
         context.then(Step::Limit);
     }
@@ -292,8 +297,7 @@ impl Responder {
         (from, exchange): (PeerId, ExchangeId),
         parallel: usize,
     ) {
-        let answered = self.answered.get(&exchange);
-        let Some(answered) = answered.filter(|answered| {
+        let Some(answered) = self.answered.get(&exchange).filter(|answered| {
             exchange.initiator == from && answered.state == AnsweredState::Applied
         }) else {
             return;
