@@ -27,7 +27,6 @@ struct Answered {
     state: AnsweredState,
     agreed: Agreed,
     began: Time,
-    /// When the lease ends.
     deadline: Time,
     /// When to ask the initiator how it ended.
     retry_at: Time,
@@ -267,13 +266,8 @@ impl Responder {
         } else if abort_wanted {
             self.undo(context, exchange);
         } else {
-            context.output(Output::SendTensor {
-                to: peer,
-                exchange,
-                leg: Leg::Reply,
-                fragment,
-                clock,
-            });
+            let leg = Leg::Reply;
+            context.output(Output::SendTensor { to: peer, exchange, leg, fragment, clock });
         }
         context.then(Step::Limit);
     }
