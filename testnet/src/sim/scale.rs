@@ -7,8 +7,8 @@ use super::trace::Trace;
 use crate::report::plot::{Chart, Legend, Series};
 use crate::scenario::Scenario;
 
-/// Swarms that are compared: peers, and how many of them each is connected to. The second row is a peer with all
-/// the neighbours that it may have by default.
+/// Swarms that are compared, the smaller ones first: peers, and how many of them each is connected to at most. By
+/// default that is 32.
 pub const SWARMS: [(u32, u32); 9] = [
     (10, 4),
     (100, 4),
