@@ -1,6 +1,7 @@
 //! Exchanges: one fragment offered, sent and mixed between two peers, at either end.
 
 mod aborts;
+mod answered;
 mod codec_choice;
 mod concurrency_limit;
 mod initiator;

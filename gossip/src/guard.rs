@@ -79,6 +79,11 @@ const RATION_ROUNDS: u64 = 2;
 const PAUSE_ROUNDS: u64 = 32;
 /// Times that the pause doubles at most.
 const PAUSE_DOUBLINGS_MAX: u32 = 5;
+/// How often it makes a difference that a neighbour says that it has taken over a replica (guess).
+const JOINED_MAX: u32 = 3;
+/// Local steps after that in which differences are no evidence: an optimizer without moments takes long steps.
+/// Longer commits leave them time to become shorter.
+const NEW_STEPS: u64 = 100;
 /// Where more than this part of the neighbours is far away from a slow peer, it is that peer that has fallen
 /// behind.
 const FAR_PART: (usize, usize) = (2, 3);
@@ -101,6 +106,10 @@ struct Record {
     /// The round from which a neighbour that was left out is tried again.
     trial_at: u64,
     passes: u32,
+    /// How often it has taken over a replica.
+    joined: u32,
+    /// The own clock until which it may be unlike the others because its optimizer knows nothing yet.
+    new_until: Clock,
     fragments: BTreeMap<FragmentId, Usual>,
     /// The own clock at the last difference.
     met: Clock,
@@ -117,6 +126,8 @@ pub(crate) struct Guard {
     began: Clock,
     /// The own clock until which the own parameters may be short because they began at zero.
     short_until: Clock,
+    /// Commits for which a neighbour is new.
+    new_commits: u64,
     /// Squared norm and length of the own fragments, as they were last seen.
     own: BTreeMap<FragmentId, (f64, usize)>,
     /// How often this peer was found to have fallen behind, and the round before which it is not found so
@@ -131,10 +142,10 @@ impl Guard {
         let first_of_moments = config.first_of_moments;
         let (peers, own) = (BTreeMap::new(), BTreeMap::new());
         let local_steps = config.pace.local_steps.max(1);
-        let short_commits =
-            if local_steps < FREQUENT_STEPS { SHORT_STEPS / local_steps } else { 0 };
-        let short_until = Clock(short_commits);
-        Self { bar, first_of_moments, peers, began: Clock(0), short_until, own, behind: (0, 0) }
+        let commits = |steps| if local_steps < FREQUENT_STEPS { steps / local_steps } else { 0 };
+        let (short_until, new_commits) = (Clock(commits(SHORT_STEPS)), commits(NEW_STEPS));
+        let (began, behind) = (Clock(0), (0, 0));
+        Self { bar, first_of_moments, peers, began, short_until, new_commits, own, behind }
     }
 
     /// Whether a fragment holds moments of an optimizer. Their differences say how noisy batches are,
@@ -277,7 +288,8 @@ impl Guard {
         let apart = if watched { apart.min(APART_MAX as f64) } else { apart };
         let was_away = own_commits > APART_MAX && !watched;
         known.away = if was_away { RETURN_EXCHANGES } else { known.away.saturating_sub(1) };
-        let away = known.away > 0 && !watched;
+        let new = met.clock < record.new_until && record.trust == Trust::Trusted;
+        let away = (known.away > 0 || new) && !watched;
         let counts = own_commits > 0 || self.bar.frequent;
         if !counts || away || !length.is_finite() || length <= 0.0 {
             return None;
@@ -345,10 +357,30 @@ impl Guard {
         }
         let pause = PAUSE_ROUNDS << times.min(PAUSE_DOUBLINGS_MAX);
         self.behind = (times.saturating_add(1), round + pause);
+        Some(self.pardon(round))
+    }
+
+    /// Whoever was too far away is trusted again, because it is the own replica that was. Those are returned.
+    pub(crate) fn pardon(&mut self, round: u64) -> Vec<PeerId> {
         let accused = self.peers.iter_mut().filter(|(_, record)| record.outliers > 0);
         let pardoned =
             accused.filter_map(|(peer, record)| record.judge(Trust::Trusted, round).map(|_| *peer));
-        Some(pardoned.collect())
+        pardoned.collect()
+    }
+
+    /// A neighbour has given a snapshot that is none of the run's: it is watched.
+    pub(crate) fn misgave(&mut self, peer: PeerId, round: u64) -> Option<Trust> {
+        let record = self.peers.entry(peer).or_default();
+        if record.trust != Trust::Trusted {
+            return None;
+        }
+        record.evidence = record.evidence.max(self.bar.weighed_down_at);
+        record.judge(Trust::WeighedDown, round)
+    }
+
+    /// How long a difference is, as a multiple of what the own fragment counts for; `None` of moments.
+    pub(crate) fn length(&self, fragment: FragmentId, seen: &Evidence) -> Option<f64> {
+        (!self.is_moments(fragment)).then(|| self.counted(fragment, seen))
     }
 
     /// A neighbour has sent numbers that are no weights at all: it is left out at once.
@@ -384,6 +416,20 @@ impl Guard {
     /// A neighbour has started again, perhaps mended: whoever was left out is tried at once.
     pub(crate) fn restarted(&mut self, peer: &PeerId, round: u64) {
         if let Some(record) = self.peers.get_mut(peer) {
+            record.fragments.clear();
+            (record.trial_at, record.passes) = (round, 0);
+        }
+    }
+
+    /// A neighbour has taken over a replica at this clock, perhaps in place of one that was bad: who was left out
+    /// is tried at once. With short commits its first differences are no evidence. A few times in its life.
+    pub(crate) fn joined(&mut self, peer: PeerId, (clock, round): (Clock, u64)) {
+        let record = self.peers.entry(peer).or_default();
+        if record.joined >= JOINED_MAX {
+            return;
+        }
+        (record.joined, record.new_until) = (record.joined + 1, clock.plus(self.new_commits));
+        if record.trust != Trust::Trusted {
             record.fragments.clear();
             (record.trial_at, record.passes) = (round, 0);
         }

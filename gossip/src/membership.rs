@@ -17,9 +17,9 @@ use std::time::Duration;
 use dnode_protocol::{Clock, Heartbeat, Message, Origin, PeerId, Phase, Stripe, Time};
 
 use crate::context::{Context, Look, Step};
-use crate::{Event, Offence, Output, Trust};
+use crate::{Event, Mixing, Offence, Output, Trust};
 use clock_validation::ClockValidation;
-pub(crate) use clock_validation::{is_absurd, names_absurd_clock};
+pub(crate) use clock_validation::{ClockNews, is_absurd, names_absurd_clock};
 pub use data_shards::{Claim, ShardReview, choose_shard, review_shard};
 pub(crate) use estimate::{LONGEST, at_least};
 use failure_detector::FailureDetector;
@@ -174,8 +174,11 @@ impl Membership {
         trust: Trust,
     ) -> bool {
         let now = context.now;
-        self.members.insert(peer, incarnation, trust);
         self.links.open(peer);
+        self.members.insert(peer, incarnation, trust);
+        if self.links.is_crowded() {
+            self.set_idle_ones(context);
+        }
         self.detector.open(peer, now);
         context.outbox().open(peer, now);
         self.history.began(peer, incarnation)
@@ -248,6 +251,7 @@ impl Membership {
         self.detector.on_word(context, from, suspected);
         if suspected {
             self.members.set_standing(&from, Standing::Active);
+            self.set_idle_ones(context);
             let incarnation = self.incarnation(&from);
             context.event(Event::Restored(from));
             let bound = self.information_age_bound(context);
@@ -284,24 +288,44 @@ impl Membership {
             return ClockNews::Nothing;
         };
         let first = member.clock.is_none();
-        if first && own.ahead_of(clock) > gap + 1 {
+        if first && own.ahead_of(clock) > gap + 1 && member.standing == Standing::Active {
             // It is about to catch up: no reason to wait for it.
             member.standing = Standing::Lagging;
         }
-        if member.clock.is_some_and(|known| known >= clock) && member.standing != Standing::Lagging
-        {
+        let before = member.standing;
+        let waits = match before {
+            Standing::Active | Standing::Suspected => false,
+            Standing::Lagging => true,
+            Standing::Idle => !self.links.is_idle(&from),
+        };
+        if member.clock.is_some_and(|known| known >= clock) && !waits {
             return ClockNews::Nothing;
         }
         let known = member.clock.map_or(clock, |known| known.max(clock));
         member.clock = Some(known);
-        let restored = member.standing == Standing::Lagging && own.ahead_of(known) <= gap && !lacks;
-        if restored {
+        let counts_again = waits && own.ahead_of(known) <= gap && !lacks;
+        if counts_again {
             member.standing = Standing::Active;
         }
-        match (first, restored) {
-            (_, true) => ClockNews::Restored(known),
-            (true, false) => ClockNews::First(known),
-            (false, false) => ClockNews::Advanced,
+        match before {
+            Standing::Lagging if counts_again => ClockNews::Restored(known),
+            _ if first || counts_again => ClockNews::Begins(known),
+            _ => ClockNews::Advanced,
+        }
+    }
+
+    /// Whether a neighbour counts for no bound because it did no work, and has still done none.
+    pub(crate) fn is_idle(&self, peer: &PeerId) -> bool {
+        let member = self.members.get(peer).filter(|member| member.standing == Standing::Idle);
+        member.is_some() && self.links.is_idle(peer)
+    }
+
+    /// No commit waits any longer for neighbours that do no work. Where replicas are sums nobody has to.
+    fn set_idle_ones(&mut self, context: &mut Context) {
+        if context.config.mixing != Mixing::Set
+            && self.members.set_idle(|it| self.links.is_idle(it))
+        {
+            context.then(Step::Limit);
         }
     }
 
@@ -332,9 +356,13 @@ impl Membership {
         }
     }
 
-    /// A neighbour has declined a proposal. Who does nothing else loses its place to one that may mix.
+    /// A neighbour has declined a proposal. For one that does nothing else no commit waits until it mixes, and
+    /// it loses its place to one that may mix.
     pub(crate) fn on_declined(&mut self, context: &mut Context, peer: PeerId) {
         self.links.declined(&context.config, &peer, context.now);
+        if self.links.only_declines(&peer) {
+            self.set_idle_ones(context);
+        }
         if self.links.is_useless(&context.config, &peer, context.now) {
             let back_off = USELESS_BACK_OFF.min(context.config.back_off_max);
             let reason = "it only answers that it is busy";
@@ -467,17 +495,4 @@ impl Membership {
         }
         reports.retain(|peer| members.get(peer).is_some());
     }
-}
-
-/// What a clock that a neighbour names changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ClockNews {
-    /// It was known.
-    Nothing,
-    /// It is newer than the one before.
-    Advanced,
-    /// It is the first.
-    First(Clock),
-    /// With it the neighbour, which was lagging, counts again.
-    Restored(Clock),
 }

@@ -9,7 +9,7 @@ mod step_schedule;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use dnode_protocol::{FragmentId, Information, PeerId, Time};
+use dnode_protocol::{FragmentId, Information, PeerId, Phase, Time};
 use rand::RngExt;
 use rand::seq::SliceRandom;
 
@@ -293,13 +293,16 @@ impl Rounds {
 }
 
 /// Whether `fragment` should be proposed although it was mixed since the last round: after the
-/// last step, when agreement is all that matters, and when its news of an active neighbour is
-/// half as old as bound B3 allows.
+/// last step, when agreement is all that matters, and when its news of an active neighbour, or of one
+/// that has still to show that it mixes, is half as old as bound B3 allows.
 fn needs_news(context: &Context, candidates: &Candidates<'_>, fragment: FragmentId) -> bool {
     let bound = candidates.membership.information_age_bound(context);
     let old = |peer| candidates.age(context, fragment, peer).is_some_and(|age| 2 * age > bound);
     let mut members = candidates.membership.members().iter();
-    context.progress.is_finished() || members.any(|(peer, member)| member.counts() && old(peer))
+    let idle = |peer| candidates.membership.is_idle(peer);
+    let concerns =
+        |peer, member: &Member| member.counts() || (member.phase == Phase::Training && idle(peer));
+    context.progress.is_finished() || members.any(|(peer, it)| concerns(peer, it) && old(peer))
 }
 
 /// How long to leave a busy partner alone that nobody can take the place of: a drawn part of what
@@ -361,7 +364,7 @@ mod tests {
                 assert_eq!(attempt, context.config.redraws_max + 1);
                 return;
             };
-            assert_eq!(candidates.choose(&mut context, &rounds, &entry), Some(peer(1)));
+            assert_eq!(candidates.choose(&mut context, &rounds, &entry, false), Some(peer(1)));
             let ended = EndedProposal { entry, partner: peer(1), failure: Failure::Busy };
             rounds.put_back(waiting);
             rounds.on_ended(&mut context, &candidates, ended);

@@ -106,7 +106,7 @@ impl Staleness {
         match news {
             ClockNews::Nothing => return,
             ClockNews::Advanced => {}
-            ClockNews::First(clock) => self.track(from, clock),
+            ClockNews::Begins(clock) => self.track(from, clock),
             ClockNews::Restored(clock) => {
                 self.track(from, clock);
                 context.event(Event::Restored(from));

@@ -4,12 +4,14 @@ mod donor;
 mod joiner;
 mod kept_snapshots;
 mod pull;
+mod takeover;
 
 use dnode_protocol::{ExchangeId, PeerId, Time};
 
 use crate::context::Context;
 pub(crate) use donor::{Donor, Snapshot};
 pub(crate) use joiner::Joiner;
+pub(crate) use takeover::{BadReplica, Meeting};
 
 /// The transfer of whole fragments, at both ends.
 #[derive(Clone, Debug, Default)]

@@ -13,7 +13,7 @@ use crate::delta_set::Span;
 use crate::exchange::{Proposal, is_slow, meeting};
 use crate::membership::{is_absurd, names_absurd_clock};
 use crate::staleness::{is_left_alone, lag_bound};
-use crate::state_transfer::Snapshot;
+use crate::state_transfer::{BadReplica, Meeting, Snapshot};
 use crate::{
     ContributionId, Event, Evidence, Failure, Grounds, Input, Mixing, Offence, Output, RefusedMix,
     SnapshotContents, Trust,
@@ -121,6 +121,9 @@ impl Gossip {
             Message::LeftOut { exchange } => {
                 self.membership.on_left_out(context, from);
                 self.on_busy(from, exchange);
+                if let Some(bad) = self.transfer.joiner().on_left_out(&self.context, from) {
+                    self.take_over_again(bad);
+                }
             }
             Message::Stale { exchange, clock } => self.on_stale(from, exchange, clock),
             Message::Ack { exchange } => {
@@ -229,6 +232,8 @@ impl Gossip {
         let joined = changed && before == Some(Phase::Joining);
         if joined {
             self.transfer.donor().dismiss(&from);
+            let at = (self.context.progress.clock(), self.rounds.begun());
+            self.guard.joined(from, at);
             // The clock it inherited from its donors stands for no work of its own.
             self.staleness.track(from, clock);
         }
@@ -332,17 +337,38 @@ impl Gossip {
         // Those who have done their last step draw near to each other, and one that still trains then looks
         // far away.
         let settles = context.progress.is_finished() && !seen.refused;
-        let judges = context.config.guard && !settles;
+        let judges = context.config.guard && !settles && !context.progress.is_replacing();
         let found = self.exchange.find(context, exchange).filter(|_| judges);
         let Some(exchanged) = found else {
             return;
         };
         let (members, peer) = (self.membership.members(), exchanged.partner);
         let met = meeting(context, members, self.rounds.begun(), exchanged);
+        if let Some(length) = self.guard.length(met.fragment, &seen) {
+            let meeting = Meeting { peer, fragment: met.fragment, length };
+            if let Some(bad) = self.transfer.joiner().on_met(&self.context, meeting) {
+                return self.take_over_again(bad);
+            }
+        }
         if let Some((trust, grounds)) = self.guard.note(met, seen) {
             self.on_judged(peer, trust, grounds);
             self.consider_the_distance();
         }
+    }
+
+    /// The replica that was taken over is none of the run's: takes over another one.
+    fn take_over_again(&mut self, bad: BadReplica) {
+        let round = self.rounds.begun();
+        for peer in self.guard.pardon(round) {
+            self.on_judged(peer, Trust::Trusted, Grounds::BadSnapshot);
+        }
+        let donor = bad.donor.filter(|donor| *donor != self.context.me);
+        if let Some(donor) = donor
+            && let Some(trust) = self.guard.misgave(donor, round)
+        {
+            self.on_judged(donor, trust, Grounds::BadSnapshot);
+        }
+        self.context.then(Step::CatchUp);
     }
 
     /// A peer that is slower than most, and so far from nearly all that it mixes with none, takes over a

@@ -220,13 +220,17 @@ impl Gossip {
     /// the next catch-up at once whenever the transfer takes longer than the gap, and so for ever.
     fn on_replaced(&mut self, snapshots: Option<Clock>) {
         let context = &mut self.context;
-        let joining = self.transfer.joiner().finish(context);
+        let donors = self.transfer.joiner().finish(context);
         self.guard.replaced(snapshots.unwrap_or_else(|| context.progress.clock()));
         self.staleness.on_clock_moved();
-        if joining {
-            let clock = self.membership.inherited(context, snapshots.unwrap_or_default());
+        if let Some(donors) = donors {
+            let snapshots = snapshots.unwrap_or_default();
+            let clock = self.membership.inherited(context, snapshots);
             context.progress.raise(clock);
             self.membership.on_replaced(context);
+            if clock.ahead_of(snapshots) <= context.config.bounds.progress_gap {
+                self.transfer.joiner().begin_trial(context, donors);
+            }
         }
         self.staleness.raise_own(context);
         let clock = context.progress.clock();

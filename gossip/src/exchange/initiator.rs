@@ -75,7 +75,11 @@ impl Initiator {
             let entry = waiting.remove(0);
             if context.leases.is_taken(entry.fragment()) || entry.waits() {
                 kept.push(entry);
-            } else if let Some(partner) = near.candidates().choose(context, near.rounds, &entry) {
+                continue;
+            }
+            let one_is_idle = self.own.values().any(|own| own.asks_an_idle_one(near.membership));
+            let candidates = near.candidates();
+            if let Some(partner) = candidates.choose(context, near.rounds, &entry, one_is_idle) {
                 self.propose(context, near, entry, partner);
             }
         }
@@ -409,11 +413,7 @@ impl Initiator {
         fragment: FragmentId,
         from: PeerId,
     ) -> Option<u64> {
-        let crossing = self.own.iter().find(|(_, own)| {
-            own.entry.fragment() == fragment
-                && own.partner == from
-                && own.state == OwnState::Proposed
-        });
+        let crossing = self.own.iter().find(|(_, own)| own.is_proposed(fragment, from));
         crossing.filter(|_| from < context.me).map(|(sequence, _)| *sequence)
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, PeerId, Time};
+use dnode_protocol::{Clock, FragmentId, PeerId, Time};
 
 use super::codec_choice::wanted;
 use super::terms::{Agreed, Offered, RETRIES_PER_LEASE};
@@ -55,6 +55,18 @@ impl Own {
             reproposed: false,
             agreed: None,
         }
+    }
+
+    /// Whether it is a proposal of `fragment` to `partner` that is not answered yet.
+    pub(super) fn is_proposed(&self, fragment: FragmentId, partner: PeerId) -> bool {
+        self.entry.fragment() == fragment
+            && self.partner == partner
+            && self.state == OwnState::Proposed
+    }
+
+    /// Whether the answer of a neighbour is awaited that does no work.
+    pub(super) fn asks_an_idle_one(&self, membership: &Membership) -> bool {
+        self.state == OwnState::Proposed && membership.is_idle(&self.partner)
     }
 
     /// Whether it waits for the partner.

@@ -6,12 +6,13 @@ use std::time::Duration;
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Time};
 
+use super::answered::{Answered, AnsweredState};
 use super::codec_choice::{coarser, on_measured, wanted};
 use super::concurrency_limit::waits_for_steps;
 use super::initiator::Initiator;
 use super::neighbourhood::Neighbourhood;
 use super::sequences::Resolved;
-use super::terms::{Agreed, Exchanged, Offered, Proposal, RETRIES_PER_LEASE};
+use super::terms::{Agreed, Exchanged, Proposal, RETRIES_PER_LEASE};
 use crate::config::STRANGERS_MAX;
 use crate::context::{Context, Ending, ExchangeStep, Step};
 use crate::staleness::{Staleness, lag_bound};
@@ -19,39 +20,6 @@ use crate::{Event, Failure, Mixing, Offence, Output, RefusedMix, Role, Trust, Wo
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
 pub(crate) const JOURNAL_MAX: usize = 32;
-
-/// An exchange that this peer answers.
-#[derive(Clone, Debug)]
-struct Answered {
-    fragment: FragmentId,
-    state: AnsweredState,
-    agreed: Agreed,
-    began: Time,
-    deadline: Time,
-    /// When to ask the initiator how it ended.
-    retry_at: Time,
-    /// When to stop asking.
-    until: Time,
-    /// What this end brought to it.
-    offered: Offered,
-    /// An own proposal of the fragment to the initiator has crossed the proposal and yielded.
-    crossed: bool,
-    /// The initiator gave up while the trainer was mixing.
-    abort_wanted: bool,
-}
-
-/// Where an answered exchange stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AnsweredState {
-    /// ACCEPT is out, the offer is awaited.
-    Accepted,
-    /// The trainer is mixing.
-    Mixing,
-    /// Applied and journalled: the difference is kept until ACK or ABORT.
-    Applied,
-    /// The trainer is taking it back.
-    Undoing,
-}
 
 /// The exchanges that neighbours have proposed to this peer.
 #[derive(Clone, Debug)]
@@ -99,7 +67,7 @@ impl Responder {
         if self.is_over(&exchange) {
             return;
         }
-        let (own, now) = (context.progress.clock(), context.now);
+        let own = context.progress.clock();
         let (most, bound) = lag_bound(&context.config);
         // One that is far behind and proposes doubts this peer's clock, or has not heard it: it decides
         // when it does.
@@ -126,22 +94,10 @@ impl Responder {
         if let Some(sequence) = crossing {
             initiator.yield_to_crossing(context, near, sequence);
         }
-        let (config, links) = (&context.config, near.membership.links());
-        let offered = Offered::now(context, near.membership.partition());
-        let codec = coarser(terms.codec, wanted(config, links, &from));
-        let lease = links.lease(config, &from);
-        let answered = Answered {
-            fragment,
-            state: AnsweredState::Accepted,
-            agreed: offered.agree(config, terms, codec),
-            began: now,
-            deadline: now + lease,
-            retry_at: now + lease,
-            until: now + config.journal_window,
-            offered,
-            crossed: crossing.is_some(),
-            abort_wanted: false,
-        };
+        let codec = coarser(terms.codec, wanted(&context.config, near.membership.links(), &from));
+        let crossed = crossing.is_some();
+        let answered =
+            Answered::accepted(context, near.membership, (from, fragment), (terms, codec), crossed);
         if both_ways {
             context.leases.take(fragment, exchange);
         }

@@ -97,3 +97,15 @@ impl ClockValidation {
 fn witnesses_of(members: &Members) -> impl Iterator<Item = Clock> + '_ {
     members.heard().filter_map(|(_, member)| member.clock)
 }
+/// What a clock that a neighbour names changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClockNews {
+    /// It was known.
+    Nothing,
+    /// It is newer than the one before.
+    Advanced,
+    /// The neighbour's news are to be tracked from it on: it is the first, or the neighbour mixes again.
+    Begins(Clock),
+    /// With it the neighbour, which was lagging, counts again.
+    Restored(Clock),
+}

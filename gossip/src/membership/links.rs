@@ -19,8 +19,13 @@ const DECLINES_FREE: u32 = 8;
 /// The first wait of those, as a part of a heartbeat; it doubles with each further decline. With the
 /// default, a neighbour that only declines is asked for the sixteenth time after 16 s.
 const DECLINED_WAIT_DIVISOR: u32 = 8;
-/// Declines in a row after which a neighbour loses its place, where it has also declined for long.
+/// Declines in a row after which a neighbour does no work, and loses its place where it has also declined for
+/// long.
 const DECLINES_MAX: u32 = 16;
+
+/// New neighbours that are a crowd where most neighbours are new. Honest ones that come together are fewer, or
+/// soon mix (guess).
+const CROWD_MIN: usize = 8;
 
 /// What is known of the link to one neighbour.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +37,10 @@ struct Link {
     back_off_until: Time,
     /// Until when its proposals are declined, because it let one run out.
     declined_until: Time,
+    /// Whether an exchange with it was ever applied.
+    has_mixed: bool,
+    /// Whether one with another neighbour had been applied when it came.
+    came_late: bool,
     /// Proposals that it has declined since it came or last mixed.
     declines: u32,
     /// When the first of these was declined.
@@ -42,6 +51,18 @@ struct Link {
     codec: Option<usize>,
 }
 
+impl Link {
+    /// Whether it has declined so often that it does nothing else.
+    const fn only_declines(&self) -> bool {
+        self.declines >= DECLINES_MAX
+    }
+
+    /// Whether it came while others mixed, and has not mixed itself.
+    const fn is_new(&self) -> bool {
+        self.came_late && !self.has_mixed
+    }
+}
+
 /// The links to all neighbours.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Links {
@@ -50,7 +71,8 @@ pub(crate) struct Links {
 
 impl Links {
     pub(super) fn open(&mut self, peer: PeerId) {
-        self.map.insert(peer, Link::default());
+        let came_late = self.map.values().any(|link| link.has_mixed);
+        self.map.insert(peer, Link { came_late, ..Link::default() });
     }
 
     pub(super) fn close(&mut self, peer: &PeerId) {
@@ -91,21 +113,41 @@ impl Links {
     /// An exchange with `peer` was applied: it does more than to decline.
     pub(crate) fn mixed(&mut self, peer: &PeerId) {
         if let Some(link) = self.map.get_mut(peer) {
-            (link.declines, link.proposed_from) = (0, Time::ZERO);
+            (link.declines, link.proposed_from, link.has_mixed) = (0, Time::ZERO, true);
         }
     }
 
-    /// Whether `peer` does nothing but decline, and has for twice the longest lease, while others mix.
+    /// Whether `peer` does no work although others have: it declines again and again, or is one of a crowd of
+    /// names that came while others mixed and have not mixed.
     ///
     /// Without the others, nothing tells whether the fault is its own.
+    pub(crate) fn is_idle(&self, peer: &PeerId) -> bool {
+        let declines = |link: &Link| {
+            let mut others = self.map.iter().filter(|(other, _)| *other != peer);
+            link.only_declines() && others.any(|(_, link)| link.has_mixed)
+        };
+        let link = self.map.get(peer);
+        link.is_some_and(|link| declines(link) || (link.is_new() && self.is_crowded()))
+    }
+
+    /// Whether most neighbours came while others mixed and have not mixed, and they are many.
+    pub(super) fn is_crowded(&self) -> bool {
+        let new = self.map.values().filter(|link| link.is_new()).count();
+        new >= CROWD_MIN && 2 * new > self.map.len()
+    }
+
+    /// Whether `peer` has declined so often that it does nothing else.
+    pub(crate) fn only_declines(&self, peer: &PeerId) -> bool {
+        self.map.get(peer).is_some_and(Link::only_declines)
+    }
+
+    /// Whether `peer` does nothing but decline, and has for twice the longest lease, while others mix.
     pub(crate) fn is_useless(&self, config: &Config, peer: &PeerId, now: Time) -> bool {
         let declines = |link: &Link| {
-            link.declines >= DECLINES_MAX && now.since(link.declines_since) >= 2 * config.lease_max
+            link.only_declines() && now.since(link.declines_since) >= 2 * config.lease_max
         };
-        let mixes = |(_, link): (&PeerId, &Link)| {
-            link.declines < DECLINES_FREE && link.duration.mean().is_some()
-        };
-        self.map.get(peer).is_some_and(declines) && self.map.iter().any(mixes)
+        let mixes = |link: &Link| link.declines < DECLINES_FREE && link.duration.mean().is_some();
+        self.map.get(peer).is_some_and(declines) && self.map.values().any(mixes)
     }
 
     /// Whether proposals of `peer` are declined for now.
@@ -223,7 +265,11 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Trust;
+    use crate::context::{Context, Step};
+    use crate::membership::{ClockNews, Membership};
     use crate::testing::peer;
+    use dnode_protocol::Phase;
 
     #[test]
     fn a_lease_follows_what_exchanges_take_and_doubles_when_they_run_out() {
@@ -268,6 +314,49 @@ mod tests {
         links.mixed(&false_name);
         assert!(links.may_propose(&false_name, now));
         assert!(!links.is_useless(&config, &false_name, now));
+    }
+
+    #[test]
+    fn who_does_no_work_counts_for_no_bound_until_it_mixes() {
+        let mut context = Context::alone(Config::default());
+        let mut membership = Membership::new(&context);
+        let mut heartbeat = context.progress.heartbeat();
+        heartbeat.phase = Phase::Training;
+        let greet = |membership: &mut Membership, context: &mut Context, name| {
+            membership.on_peer_up(context, (peer(name), 1), Trust::Trusted);
+            membership.on_heartbeat(&peer(name), &heartbeat);
+            membership.on_clock(context, (peer(name), heartbeat.clock), false)
+        };
+        let counts =
+            |it: &Membership, name| it.get(&peer(name)).is_some_and(|member| member.counts());
+        for name in [1, 2] {
+            greet(&mut membership, &mut context, name);
+        }
+        for _ in 0..2 * DECLINES_FREE {
+            membership.on_declined(&mut context, peer(1));
+        }
+        assert!(counts(&membership, 1), "nobody mixes, so the fault may be this peer's");
+        membership.links_mut().took(&peer(2), Duration::from_millis(5));
+        membership.on_declined(&mut context, peer(1));
+        assert!(!counts(&membership, 1) && counts(&membership, 2));
+        assert!(matches!(context.take_steps()[..], [Step::Limit]), "a commit may wait for it");
+        let ahead = heartbeat.clock.plus(1);
+        membership.on_clock(&mut context, (peer(1), ahead), false);
+        assert!(!counts(&membership, 1), "a clock is no work");
+        membership.links_mut().mixed(&peer(1));
+        assert!(!counts(&membership, 1), "its clock may be far behind");
+        let news = membership.on_clock(&mut context, (peer(1), ahead), false);
+        assert!(counts(&membership, 1) && news == ClockNews::Begins(ahead));
+        for name in 3..2 + CROWD_MIN as u32 {
+            greet(&mut membership, &mut context, name);
+            assert!(counts(&membership, name), "some newcomers are nothing unusual");
+        }
+        for name in 2 + CROWD_MIN as u32..5 + CROWD_MIN as u32 {
+            greet(&mut membership, &mut context, name);
+        }
+        let crowd = 3..5 + CROWD_MIN as u32;
+        assert!(crowd.clone().all(|name| !counts(&membership, name)), "of a crowd each has to mix");
+        assert!(counts(&membership, 1) && counts(&membership, 2));
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub enum Standing {
     Active,
     /// Held up commits for the whole gate time: does not count for the bounds.
     Lagging,
+    /// Declines whatever is proposed to it while others mix, or is one of a crowd that has never mixed: does
+    /// not count for the bounds until it mixes.
+    Idle,
     /// Silent for too long: counts for nothing.
     Suspected,
 }
@@ -159,6 +162,15 @@ impl Members {
         if let Some(member) = self.map.get_mut(peer) {
             member.standing = standing;
         }
+    }
+
+    /// These neighbours do no work. Whether one of them counted before.
+    pub(super) fn set_idle(&mut self, is_idle: impl Fn(&PeerId) -> bool) -> bool {
+        let counted = |(peer, member): &(&PeerId, &mut Member)| {
+            member.standing == Standing::Active && is_idle(peer)
+        };
+        let idle = self.map.iter_mut().filter(counted);
+        idle.map(|(_, member)| member.standing = Standing::Idle).count() > 0
     }
 
     pub(super) fn set_trust(&mut self, peer: &PeerId, trust: Trust) {

@@ -48,12 +48,15 @@ impl<'a> Candidates<'a> {
     /// fragment is older than bound B3 allows, if there is one; else the one that the schedule names;
     /// else, and when that one has declined, one of two drawn at random: the one with the older news,
     /// so that every neighbour is visited, or the quicker. Where the interval follows the link not
-    /// the one of the last exchange, before others were waited for: two pairs that are busy at the same times would stay with each other for ever.
+    /// the one of the last exchange, before others were waited for: two pairs that are busy at the same times
+    /// would stay with each other for ever. None that is idle is drawn where `one_is_idle` of those that are
+    /// asked: all fragments would wait for the answers of a crowd that does no work.
     pub(crate) fn choose(
         &self,
         context: &mut Context,
         rounds: &Rounds,
         entry: &RoundFragment,
+        one_is_idle: bool,
     ) -> Option<PeerId> {
         let (fragment, tried) = (entry.fragment, &entry.tried);
         let eligible: Vec<(PeerId, u64)> = self
@@ -67,12 +70,15 @@ impl<'a> Candidates<'a> {
             })
             .map(|(peer, _)| (*peer, self.age(context, fragment, peer).unwrap_or(0)))
             .collect();
-        let oldest = eligible.iter().max_by_key(|(_, age)| *age)?;
         if let Some(waiting) = choose_waiting(context, rounds, fragment, &eligible) {
             return Some(waiting);
         }
-        if oldest.1 > self.membership.information_age_bound(context) {
-            return Some(oldest.0);
+        let works = |(peer, _): &&(PeerId, u64)| !self.membership.is_idle(peer);
+        let oldest = eligible.iter().filter(works).max_by_key(|(_, age)| *age);
+        if let Some((oldest, age)) = oldest
+            && *age > self.membership.information_age_bound(context)
+        {
+            return Some(*oldest);
         }
         if tried.is_empty()
             && let Some(scheduled) = self.scheduled(context, rounds.begun())
@@ -80,9 +86,14 @@ impl<'a> Candidates<'a> {
         {
             return Some(scheduled);
         }
+        let left: Vec<(PeerId, u64)> =
+            eligible.iter().filter(|it| !one_is_idle || works(it)).copied().collect();
         let others: Vec<(PeerId, u64)> =
-            eligible.iter().filter(|(peer, _)| !rounds.is_last(fragment, peer)).copied().collect();
-        let drawn = if others.is_empty() { eligible } else { others };
+            left.iter().filter(|(peer, _)| !rounds.is_last(fragment, peer)).copied().collect();
+        let drawn = if others.is_empty() { left } else { others };
+        if drawn.is_empty() {
+            return None;
+        }
         let first = drawn[context.rng.random_range(0..drawn.len())];
         let second = drawn[context.rng.random_range(0..drawn.len())];
         let takes = |peer: &PeerId| self.links().mean(peer).unwrap_or(0.0);
@@ -93,9 +104,9 @@ impl<'a> Candidates<'a> {
         Some(if takes_second { second.0 } else { first.0 })
     }
 
-    /// Whether nobody can take the place of `partner` for a fragment: its news are older than bound B3
-    /// allows, or nobody else is eligible but the one of the last exchange,
-    /// which is for the case that waiting was in vain.
+    /// Whether nobody can take the place of `partner`, which is not idle, for a fragment: its news are older than bound B3
+    /// allows, or nobody else is eligible but those that are idle, and the one of the last exchange, which
+    /// is for the case that waiting was in vain.
     pub(super) fn has_no_substitute(
         &self,
         context: &Context,
@@ -103,10 +114,14 @@ impl<'a> Candidates<'a> {
         partner: &PeerId,
         entry: &RoundFragment,
     ) -> bool {
+        if self.membership.is_idle(partner) {
+            return false;
+        }
         let age = self.age(context, entry.fragment, partner);
         let other = |(peer, member): (&PeerId, &Member)| {
             peer != partner
                 && !entry.tried.contains(peer)
+                && !self.membership.is_idle(peer)
                 && (entry.waited || !rounds.is_last(entry.fragment, peer))
                 && self.is_eligible(context, (peer, member), entry.fragment)
         };

@@ -7,6 +7,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId, Time};
 
 use super::kept_snapshots::KeptSnapshots;
 use super::pull::Pull;
+use super::takeover::{BadReplica, Meeting, Takeovers};
 use crate::context::{Context, Replacing, Step};
 use crate::exchange::ConcurrencyLimit;
 use crate::membership::Membership;
@@ -34,6 +35,8 @@ pub(super) struct Replacement {
     pub(super) busy: BTreeMap<PeerId, Time>,
     /// Since when there has been no donor.
     alone_since: Option<Time>,
+    /// Who has given each fragment that is there.
+    pub(super) donors: BTreeMap<FragmentId, PeerId>,
 }
 
 impl Replacement {
@@ -59,6 +62,7 @@ pub(crate) struct Joiner {
     resuming: bool,
     /// The own replica is none of the run's until it has been replaced.
     awaits: bool,
+    pub(super) takeovers: Takeovers,
 }
 
 impl Joiner {
@@ -103,6 +107,7 @@ impl Joiner {
             concurrency: ConcurrencyLimit::new(),
             busy: BTreeMap::new(),
             alone_since: None,
+            donors: BTreeMap::new(),
         });
     }
 
@@ -114,12 +119,31 @@ impl Joiner {
         }
     }
 
-    /// Everything is replaced. Whether nobody was to wait for this peer meanwhile.
-    pub(crate) fn finish(&mut self, context: &mut Context) -> bool {
+    /// Everything is replaced. Who has given what, if it was all of the replica, and nobody was to wait for
+    /// this peer meanwhile.
+    pub(crate) fn finish(&mut self, context: &mut Context) -> Option<BTreeMap<FragmentId, PeerId>> {
         context.progress.set_replacing(None);
         self.kept = KeptSnapshots::default();
         self.awaits = false;
-        self.replacement.take().is_none_or(|it| it.what == Replacing::Replica)
+        let Some(replacement) = self.replacement.take() else { return Some(BTreeMap::new()) };
+        (replacement.what == Replacing::Replica).then_some(replacement.donors)
+    }
+
+    /// Each fragment was taken over from its donor, and is as recent as those that neighbours may meet with.
+    pub(crate) fn begin_trial(&mut self, context: &Context, donors: BTreeMap<FragmentId, PeerId>) {
+        if context.config.guard && context.config.mixing == Mixing::Exchange {
+            self.takeovers.begin_trial(context.progress.clock(), donors);
+        }
+    }
+
+    /// A neighbour has met what was taken over. What is found out by it.
+    pub(crate) fn on_met(&mut self, context: &Context, meeting: Meeting) -> Option<BadReplica> {
+        self.takeovers.on_met(context.progress.clock(), meeting)
+    }
+
+    /// A neighbour leaves this peer out. What is found out by it about what was taken over.
+    pub(crate) fn on_left_out(&mut self, context: &Context, peer: PeerId) -> Option<BadReplica> {
+        self.takeovers.on_left_out(context.progress.clock(), peer)
     }
 
     /// Trains on, once every fragment contains the own contributions again.

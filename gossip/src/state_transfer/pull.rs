@@ -80,7 +80,9 @@ impl Joiner {
         let gap = context.config.bounds.progress_gap;
         let donors = membership.donors(context);
         let near = donors.filter(|(_, clock)| newest.ahead_of(*clock) <= gap);
-        near.map(|(peer, _)| peer).filter(|peer| self.is_free(context, membership, peer)).collect()
+        let mut allowed = self.takeovers.allowed(near.map(|(peer, _)| peer).collect());
+        allowed.retain(|peer| self.is_free(context, membership, peer));
+        allowed
     }
 
     fn is_free(&self, context: &Context, membership: &Membership, donor: &PeerId) -> bool {
@@ -316,6 +318,7 @@ impl Joiner {
         let contents = pull.announced?;
         let clock = contents.clock;
         replacement.clock = Some(replacement.clock.map_or(clock, |least| least.min(clock)));
+        replacement.donors.insert(pull.fragment, pull.donor);
         context.leases.release(pull.fragment, exchange);
         context.output(Output::Forget { exchange });
         context.then(Step::Pull);

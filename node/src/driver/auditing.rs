@@ -331,6 +331,7 @@ fn judged(peer: PeerId, trust: Trust, grounds: Grounds) -> Judged {
         Grounds::Unsound => ("not finite, or out of all proportion", 0.0, 0.0),
         Grounds::Unlike { times } => ("differences longer than those of others", times, 0.0),
         Grounds::AsUsual => ("differences as those of others", 0.0, 0.0),
+        Grounds::BadSnapshot => ("nearly all are far from what was taken over", 0.0, 0.0),
         Grounds::FellBehind => ("nearly all are far away: this slow peer fell behind", 0.0, 0.0),
     };
     let (length, most) = (Figure::new(length), Figure::new(most));

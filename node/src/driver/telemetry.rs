@@ -71,6 +71,8 @@ pub(crate) struct Telemetry {
     met: bool,
     /// The last evaluation, and when one was last in the log.
     evaluated: Option<(LastEvaluation, Instant)>,
+    /// When an interval was last in the log.
+    interval_told: Option<Instant>,
     /// The newest checkpoint's parameters.
     parameters: Option<PathBuf>,
     invitation: Invitation,
@@ -107,6 +109,7 @@ impl Telemetry {
             reason: "steps done",
             met: false,
             evaluated: None,
+            interval_told: None,
             parameters: None,
             invitation,
             viewing,

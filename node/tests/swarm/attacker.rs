@@ -1,8 +1,8 @@
 //! A hostile peer in the test process: real network, real handshake, and then an [`Attack`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use dnode_network::{Multiaddr, Network, NetworkConfig, NetworkEvent, NetworkHandle, RunSecret};
@@ -18,8 +18,11 @@ use crate::process::SECRET;
 
 /// Between two acts that nobody asked for.
 const BEAT: Duration = Duration::from_millis(50);
-/// Secret keys of attackers are one repeated byte from here on.
-const FIRST_KEY: u8 = 200;
+/// The secret key of an attacker is this byte, repeated, and its index.
+const KEY: u8 = 200;
+/// The names of all attackers that there may be.
+static NAMES: LazyLock<BTreeSet<PeerId>> =
+    LazyLock::new(|| (0..=u8::MAX).map(|index| dnode_network::peer_id(&key(index))).collect());
 
 /// What a hostile peer does after a faultless handshake.
 #[derive(Clone, Copy, Debug)]
@@ -44,27 +47,44 @@ pub(crate) enum Attack {
     OthersName,
     /// Speaks of exchanges that do not exist, and sends tensors that nobody expects.
     Noise,
+    /// Does nothing but to answer that it is busy.
+    Busy,
 }
 
 /// A hostile peer; it stops when it is dropped.
 pub(crate) struct Attacker {
     id: PeerId,
     heard: Arc<Mutex<Vec<(PeerId, Message)>>>,
-    // Its threads end with it.
-    _runtime: Runtime,
+    // Its threads end with the last attacker on it.
+    _runtime: Arc<Runtime>,
 }
 
 impl Attacker {
     /// Joins the run of the peer with this data directory and address, as the `index`-th attacker.
     pub(crate) fn start(index: u8, attack: Attack, data: &Path, address: &str) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        Self::start_on(&runtime(), index, attack, (data, address))
+    }
+
+    /// As many names that are always busy, all on one thread.
+    pub(crate) fn crowd(names: u8, data: &Path, address: &str) -> Vec<Self> {
+        let runtime = runtime();
+        let start = |index| Self::start_on(&runtime, index, Attack::Busy, (data, address));
+        (0..names).map(start).collect()
+    }
+
+    fn start_on(
+        runtime: &Arc<Runtime>,
+        index: u8,
+        attack: Attack,
+        (data, address): (&Path, &str),
+    ) -> Self {
         let (run, fragments) = run_of(data);
-        let key = [FIRST_KEY + index; 32];
+        let key = key(index);
         let mut config = NetworkConfig::new(key, run.clone(), 1);
+        if matches!(attack, Attack::Busy) {
+            // It has no business with the others of its crowd.
+            (config.peers_max, config.peers_target) = (8, 1);
+        }
         config.secret = Some(RunSecret::from_bytes(SECRET));
         let parse = |text: &str| -> Multiaddr { text.parse().unwrap() };
         config.listen = vec![parse("/ip4/127.0.0.1/udp/0/quic-v1")];
@@ -83,7 +103,7 @@ impl Attacker {
             sequence: 0,
         };
         runtime.spawn(acting.run(events));
-        Self { id: dnode_network::peer_id(&key), heard, _runtime: runtime }
+        Self { id: dnode_network::peer_id(&key), heard, _runtime: Arc::clone(runtime) }
     }
 
     pub(crate) const fn id(&self) -> PeerId {
@@ -110,8 +130,19 @@ pub(crate) fn run_of(data: &Path) -> (RunSpec, Fragments) {
     (RunSpec::new(fields).unwrap(), fragments.unwrap())
 }
 
+fn runtime() -> Arc<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    Arc::new(builder.worker_threads(1).enable_all().build().unwrap())
+}
+
+fn key(index: u8) -> [u8; 32] {
+    let mut key = [KEY; 32];
+    key[31] = index;
+    key
+}
+
 fn is_attacker(peer: PeerId) -> bool {
-    (FIRST_KEY..=u8::MAX).any(|key| dnode_network::peer_id(&[key; 32]) == peer)
+    NAMES.contains(&peer)
 }
 
 struct Acting {
@@ -191,7 +222,8 @@ impl Acting {
                 | Attack::LargestClock
                 | Attack::ImpossibleClock
                 | Attack::OthersName
-                | Attack::Noise => self.say(from, &Message::Busy { exchange: *exchange }),
+                | Attack::Noise
+                | Attack::Busy => self.say(from, &Message::Busy { exchange: *exchange }),
             },
             // It lives, and says so.
             Message::Probe { number, target } => {
@@ -241,7 +273,8 @@ impl Acting {
             | Attack::LargestClock
             | Attack::ImpossibleClock
             | Attack::OthersName
-            | Attack::Noise => {}
+            | Attack::Noise
+            | Attack::Busy => {}
         }
     }
 
@@ -256,7 +289,8 @@ impl Acting {
             | Attack::ShortReply
             | Attack::HelloAgain
             | Attack::OthersName
-            | Attack::Noise => heartbeat,
+            | Attack::Noise
+            | Attack::Busy => heartbeat,
         }
     }
 
@@ -281,7 +315,8 @@ impl Acting {
             | Attack::ShortReply
             | Attack::LargestClock
             | Attack::ImpossibleClock
-            | Attack::Noise => {}
+            | Attack::Noise
+            | Attack::Busy => {}
         }
     }
 
@@ -300,7 +335,8 @@ impl Acting {
                 | Attack::HelloAgain
                 | Attack::LargestClock
                 | Attack::ImpossibleClock
-                | Attack::OthersName => {}
+                | Attack::OthersName
+                | Attack::Busy => {}
             }
         }
     }

@@ -13,6 +13,7 @@ mod audit;
 mod browser;
 mod check;
 mod copied;
+mod crowd;
 mod diagnosis;
 mod disk;
 mod diverging;

@@ -1,16 +1,25 @@
 //! Says how often this peer mixes, and why.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dnode_gossip::IntervalCause;
 
 use super::Telemetry;
+
+/// Shortest time between two intervals in the log and the metrics file: with steps shorter than a millisecond
+/// it changes many times a second.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 impl Telemetry {
     /// The core has chosen another interval between rounds; more steps may be `wanted` than a commit
     /// has.
     pub(super) fn interval(&mut self, steps: u64, wanted: u64, cause: IntervalCause) {
         let text = sentence(steps, wanted, cause);
+        let now = Instant::now();
+        if self.interval_told.is_some_and(|told| now.duration_since(told) < TOLD_EVERY) {
+            return tracing::debug!(steps, "{text}");
+        }
+        self.interval_told = Some(now);
         tracing::info!(steps, "{text}");
         self.event("interval", &text);
     }
@@ -24,8 +33,7 @@ fn sentence(steps: u64, wanted: u64, cause: IntervalCause) -> String {
     let why = match cause {
         IntervalCause::EveryStep => "the link carries that".to_owned(),
         IntervalCause::Link { busy } => {
-            let busy = Duration::from_millis(u64::try_from(busy.as_millis()).unwrap_or(u64::MAX));
-            format!("the exchanges of a round keep the link busy for {busy:?}")
+            format!("the exchanges of a round keep the link busy for {busy:.1?}")
         }
         IntervalCause::Budget { round_bytes } => {
             format!("a round sends {round_bytes} bytes, and gossip.budget bounds those of a step")
@@ -55,7 +63,7 @@ mod tests {
         let busy = Duration::from_micros(1_234_567);
         assert_eq!(
             sentence(4, 4, IntervalCause::Link { busy }),
-            "mixes after every 4 local steps: the exchanges of a round keep the link busy for 1.234s"
+            "mixes after every 4 local steps: the exchanges of a round keep the link busy for 1.2s"
         );
         let text = sentence(25, 40, IntervalCause::Budget { round_bytes: 1000 });
         assert!(text.contains("40 steps would keep to gossip.budget"), "{text}");

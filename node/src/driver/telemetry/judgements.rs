@@ -53,6 +53,11 @@ fn judged(peer: &PeerId, trust: Trust, grounds: Grounds) -> (&'static str, Strin
              over a replica"
                 .to_owned()
         }
+        Grounds::BadSnapshot => {
+            "nearly all are far away from what this peer has taken over; it takes it over again, and nothing \
+             more from who gave it"
+                .to_owned()
+        }
     };
     let short = peer.short();
     match trust {

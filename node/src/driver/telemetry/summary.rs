@@ -193,7 +193,7 @@ pub(super) fn neighbour((peer, member): (&PeerId, &Member)) -> Peer {
         (Standing::Suspected, _) => State::Suspected,
         (_, Phase::Joining) => State::Joining,
         (_, Phase::Finished) => State::Finished,
-        (Standing::Active | Standing::Lagging, Phase::Training) => State::Training,
+        (Standing::Active | Standing::Lagging | Standing::Idle, Phase::Training) => State::Training,
     };
     let step_s = member.step_time.as_secs_f64();
     Peer {
