@@ -307,10 +307,12 @@ impl Membership {
         if counts_again {
             member.standing = Standing::Active;
         }
-        match before {
-            Standing::Lagging if counts_again => ClockNews::Restored(known),
-            _ if first || counts_again => ClockNews::Begins(known),
-            _ => ClockNews::Advanced,
+        if counts_again && before == Standing::Lagging {
+            ClockNews::Restored(known)
+        } else if first || counts_again {
+            ClockNews::Begins(known)
+        } else {
+            ClockNews::Advanced
         }
     }
 

@@ -354,8 +354,8 @@ mod tests {
         for name in 2 + CROWD_MIN as u32..5 + CROWD_MIN as u32 {
             greet(&mut membership, &mut context, name);
         }
-        let crowd = 3..5 + CROWD_MIN as u32;
-        assert!(crowd.clone().all(|name| !counts(&membership, name)), "of a crowd each has to mix");
+        let mut crowd = 3..5 + CROWD_MIN as u32;
+        assert!(crowd.all(|name| !counts(&membership, name)), "of a crowd each has to mix");
         assert!(counts(&membership, 1) && counts(&membership, 2));
     }
 
