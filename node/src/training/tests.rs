@@ -317,6 +317,7 @@ fn exchanges_are_answered_during_a_step_where_live_weights_are_exchanged() {
     thread.allow(true);
     // How long a step takes is known after the first one.
     end_step.send(()).unwrap();
+    while read(&mut thread).1[0] < 1.0 {}
     assert_eq!(answer(&mut thread, 3), [-7.0, -3.5, -1.75]);
     drop(end_step);
     until(&mut thread, |report| matches!(report, Report::StepsDone));
