@@ -84,8 +84,8 @@ const JOINED_MAX: u32 = 3;
 /// Local steps after that in which differences are no evidence: an optimizer without moments takes long steps.
 /// Longer commits leave them time to become shorter.
 const NEW_STEPS: u64 = 100;
-/// Where more than this part of the neighbours is far away from a slow peer, it is that peer that has fallen
-/// behind.
+/// Where more than this part of the neighbours is far away from a peer, it is that peer that is: it has fallen
+/// behind, or taken over a bad replica.
 const FAR_PART: (usize, usize) = (2, 3);
 /// Differences in turn that are as usual after which a neighbour on trial is let in again.
 const PASSES: u32 = 4;
@@ -352,7 +352,7 @@ impl Guard {
         let recent = self.peers.values().filter(|it| clock.distance(it.met) <= USUAL_COMMITS);
         let (met, far) = recent
             .fold((0, 0), |(met, far), record| (met + 1, far + usize::from(record.outliers > 0)));
-        if round < not_before || far < WITNESSES_MIN || far * FAR_PART.1 <= met * FAR_PART.0 {
+        if round < not_before || !are_nearly_all(far, met) {
             return None;
         }
         let pause = PAUSE_ROUNDS << times.min(PAUSE_DOUBLINGS_MAX);
@@ -447,6 +447,11 @@ impl Guard {
             self.peers.pop_first();
         }
     }
+}
+
+/// Whether so many of those that were met, and enough to know, are far away.
+pub(crate) const fn are_nearly_all(far: usize, met: usize) -> bool {
+    far >= WITNESSES_MIN && far * FAR_PART.1 > met * FAR_PART.0
 }
 
 impl Record {

@@ -10,15 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use dnode_protocol::{Clock, FragmentId, PeerId};
 
 use crate::config::STRANGERS_MAX;
+use crate::guard::are_nearly_all;
 
-/// Distance from which another fragment is far from one that was taken over, multiple of the own length.
-/// Measured: docs/security.md, "Snapshots".
+/// Distance from which another fragment is far from one that was taken over, multiple of the own length
+/// (guess, by the lengths of honest differences in docs/math.md; what it does is in docs/security.md, "Snapshots").
 const FAR: f64 = 0.5;
-/// Neighbours that must have met what a donor has given before it is judged: of two that differ nobody knows
-/// which is right.
-const MET_MIN: usize = 2;
-/// More than this part of those must be far away.
-const FAR_PART: (usize, usize) = (2, 3);
 /// Own commits for which a trial lasts: after more of them the own training may have moved the replica.
 const TRIAL_COMMITS: u64 = 4;
 /// Replicas that are taken over for the sake of bad ones, in one life: after so many this peer itself is the
@@ -141,8 +137,7 @@ impl Trial {
         let (met, far) =
             measured.fold((0, 0), |(met, far), (_, is_far)| (met + 1, far + usize::from(*is_far)));
         let words = self.left_out_by.len();
-        let (met, far) = (met + words, far + words);
-        met >= MET_MIN && far * FAR_PART.1 > met * FAR_PART.0
+        are_nearly_all(far + words, met + words)
     }
 }
 
