@@ -68,11 +68,11 @@ impl Trainer for Regression {
         Ok(Evaluation { loss: squares.sum::<f64>() / 100.0, accuracy: 0.0, count: 100 })
     }
 
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         TrainerState::default()
     }
 
-    fn restore(&mut self, _state: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, _state: TrainerState<'_>) -> Result<(), TrainError> {
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ pub use dnode_trainer::checkpoint::CheckpointError;
 pub use dnode_trainer::{
     DataIdentity, DataShare, Description, DescriptionError, Device, DeviceError, DeviceVector,
     Displacer, Evaluation, GradientStep, Interrupt, Memory, Requests, Resident, Score, Span,
-    SpanMut, StateTensor, StepId, StepReport, TrainError, Trainer, TrainerState,
+    SpanMut, StateTensor, StateValues, StepId, StepReport, TrainError, Trainer, TrainerState,
 };
 pub use driver::{ADDRESS_FILE, DriveError};
 pub use handle::{Membership, NextStep, Parameters, Swarm, SwarmError};

@@ -17,8 +17,8 @@ use dnode::{
     Found, GossipError, GradientStep, IdentityError, Interrupt, JoinError, LastEvaluation,
     LayoutError, Membership, Multiaddr, NetworkError, NextStep, Options, Outcome, ParameterLayout,
     Parameters, PeerId, PeersFileError, Requests, Resident, RunDifference, Score, Span, SpanMut,
-    StateTensor, StepId, StepReport, Swarm, SwarmError, TensorSpec, Time, TrainError, Trainer,
-    TrainerIdentity, TrainerState, view, watch,
+    StateTensor, StateValues, StepId, StepReport, Swarm, SwarmError, TensorSpec, Time, TrainError,
+    Trainer, TrainerIdentity, TrainerState, view, watch,
 };
 
 /// The type's last name, without its parameters.
@@ -76,8 +76,9 @@ fn names() -> Vec<&'static str> {
         name::<Span<'_>>(),
         name::<SpanMut<'_>>(),
         name::<Score>(),
-        name::<TrainerState>(),
-        name::<StateTensor>(),
+        name::<TrainerState<'_>>(),
+        name::<StateTensor<'_>>(),
+        name::<StateValues<'_>>(),
         name::<dyn GradientStep>(),
         name::<Interrupt>(),
         name::<Description>(),

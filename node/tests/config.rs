@@ -158,7 +158,6 @@ fn what_a_backend_lacks_is_told_in_one_line_and_ends_with_2() {
     if !cfg!(feature = "torch") {
         requests.push(vec!["--set", "node.backend=libtorch"]);
         requests.push(vec!["--set", "node.precision=bf16"]);
-        requests.push(vec!["--set", "node.recompute=true"]);
     }
     for request in requests {
         let words: Vec<&str> = ["join"].into_iter().chain(request).collect();

@@ -108,7 +108,15 @@ fn trainer() -> LocalTrainer {
     let model = ModelConfig { hidden: vec![8], ..ModelConfig::default() };
     let source = Dataset::open(&DataConfig::default(), 1, model.context).expect("digits");
     let optimizer = OptimizerConfig::default_of(OptimizerKind::Adamw);
-    let config = LocalConfig { model, optimizer, seed: 1, batch: 48, steps: 1, threads: 1 };
+    let config = LocalConfig {
+        model,
+        optimizer,
+        seed: 1,
+        batch: 48,
+        steps: 1,
+        threads: 1,
+        recompute: false,
+    };
     LocalTrainer::new(config, Box::new(source)).expect("a small model")
 }
 

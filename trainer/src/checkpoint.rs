@@ -31,9 +31,10 @@ use self::tensors::{DeviceVector, Tensor};
 use crate::description::Description;
 use crate::files::sync_folder;
 use crate::replica::{Replica, Source};
-use crate::seam::{TrainError, TrainerState};
+use crate::seam::TrainError;
 use crate::tensor_file::{HEADER_MAX, TensorFile};
 use crate::tokenizer::TOKENIZER_FILE;
+use crate::trainer_state::TrainerState;
 
 pub use self::error::{CheckpointError, Skipped};
 
@@ -355,7 +356,7 @@ fn parameter_tensors(replica: Source<'_>) -> Vec<Tensor<'_>> {
 fn state_tensors<'a>(
     replica: Source<'a>,
     contents: &'a Contents,
-    trainer: &'a TrainerState,
+    trainer: &'a TrainerState<'_>,
 ) -> Vec<Tensor<'a>> {
     let mut tensors = Vec::new();
     let fragments = replica.fragments();
@@ -385,9 +386,7 @@ fn state_tensors<'a>(
         tensors.push(Tensor::unsigned(NUMBERS, &contents.numbers));
     }
     let own = trainer.tensors.iter();
-    tensors.extend(
-        own.map(|own| Tensor::flat(format!("{TRAINER}{}", own.name), own.values.as_slice())),
-    );
+    tensors.extend(own.map(|own| Tensor::of(format!("{TRAINER}{}", own.name), &own.values)));
     tensors
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::batch::SampleShape;
 use crate::hugging_face::InitError;
 
-pub use self::optimizer::{Decayed, OptimizerConfig, OptimizerKind, Schedule};
+pub use self::optimizer::{Decayed, MomentFormat, OptimizerConfig, OptimizerKind, Schedule};
 
 /// Most hidden layers of an mlp and most blocks of a transformer; a limit against typing errors.
 pub(crate) const LAYERS_MAX: usize = 256;

@@ -16,7 +16,8 @@ use crate::kernel::{Blend, Compute, reduce};
 use crate::local::LocalConfig;
 use crate::model::{Backward, Forward, Model, build, initial_random};
 use crate::optimizer::Optimizer;
-use crate::seam::{StateTensor, TrainError, digest};
+use crate::seam::{TrainError, digest};
+use crate::trainer_state::StateTensor;
 
 /// Parameters on some device, their gradient, and the rule that moves them: what a
 /// [`LocalTrainer`](crate::LocalTrainer) computes with.
@@ -139,21 +140,13 @@ pub trait Engine: Send {
 
     /// The optimizer's moments and count; engines of one configuration understand each other's.
     /// Empty where the device fails.
-    fn save(&self) -> Vec<StateTensor>;
+    fn save(&self) -> Vec<StateTensor<'_>>;
 
     /// Takes what [`Engine::save`] returned; unchanged on error.
     ///
     /// # Errors
     /// [`TrainError::State`] when it does not fit.
-    fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError>;
-
-    /// As [`Engine::restore`] of tensors that nobody else needs.
-    ///
-    /// # Errors
-    /// As there.
-    fn restore_owned(&mut self, tensors: Vec<StateTensor>) -> Result<(), TrainError> {
-        self.restore(&tensors)
-    }
+    fn restore(&mut self, tensors: Vec<StateTensor<'_>>) -> Result<(), TrainError>;
 }
 
 /// The embedded engine: the reference models' own kernels on flat vectors in host memory.
@@ -218,7 +211,10 @@ fn initial(model: &dyn Model, config: &LocalConfig) -> Result<Vec<f32>, ConfigEr
 impl NativeEngine {
     /// The model of `config` for samples of `shape`, with its initial parameters.
     pub(crate) fn new(config: &LocalConfig, shape: SampleShape) -> Result<Self, ConfigError> {
-        let model = build(&config.model, shape)?;
+        let mut model = build(&config.model, shape)?;
+        if config.recompute {
+            model.recompute();
+        }
         let threads = config.threads;
         let compute =
             Compute::new(threads).map_err(|source| ConfigError::Threads { threads, source })?;
@@ -371,11 +367,11 @@ impl Engine for NativeEngine {
     }
 
     fn read_moments(&self, range: Range<usize>, out: &mut [f32]) {
-        out.copy_from_slice(&self.optimizer.moments().0[range]);
+        self.optimizer.read_first(range, out);
     }
 
     fn displace_moments(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
-        reduce::add_scaled(self.optimizer.first_mut(range), delta, weight);
+        self.optimizer.displace_first(&range, delta, weight);
     }
 
     fn set_interrupt(&mut self, interrupt: Interrupt) -> bool {
@@ -383,16 +379,12 @@ impl Engine for NativeEngine {
         true
     }
 
-    fn save(&self) -> Vec<StateTensor> {
+    fn save(&self) -> Vec<StateTensor<'_>> {
         self.optimizer.save()
     }
 
-    fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
+    fn restore(&mut self, tensors: Vec<StateTensor<'_>>) -> Result<(), TrainError> {
         self.optimizer.restore(tensors)
-    }
-
-    fn restore_owned(&mut self, tensors: Vec<StateTensor>) -> Result<(), TrainError> {
-        self.optimizer.restore_owned(tensors)
     }
 }
 
@@ -410,7 +402,15 @@ mod tests {
             let plain = OptimizerConfig::default_of(OptimizerKind::Sgd);
             let optimizer = OptimizerConfig { label_smoothing, ..plain };
             let model = ModelConfig { hidden: vec![3], ..ModelConfig::default() };
-            let config = LocalConfig { model, optimizer, seed: 1, batch: 1, steps: 1, threads: 1 };
+            let config = LocalConfig {
+                model,
+                optimizer,
+                seed: 1,
+                batch: 1,
+                steps: 1,
+                threads: 1,
+                recompute: false,
+            };
             let shape = SampleShape::Image { height: 2, width: 2, classes: 4 };
             let mut engine = NativeEngine::new(&config, shape).unwrap();
             engine.clear(0).unwrap();

@@ -5,7 +5,8 @@ use std::ops::Range;
 use dnode_protocol::{LayoutError, ParameterLayout};
 
 use crate::kernel::reduce::add_scaled;
-use crate::seam::{Evaluation, StepId, StepReport, TrainError, Trainer, TrainerState};
+use crate::seam::{Evaluation, StepId, StepReport, TrainError, Trainer};
+use crate::trainer_state::TrainerState;
 
 /// A trainer whose steps do nothing, to measure and test what is done with its parameters.
 #[derive(Debug)]
@@ -47,11 +48,11 @@ impl Trainer for IdleTrainer {
         Ok(Evaluation::default())
     }
 
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         TrainerState::default()
     }
 
-    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, _: TrainerState<'_>) -> Result<(), TrainError> {
         Ok(())
     }
 }

@@ -66,6 +66,10 @@ pub(crate) fn fetch(values: &[f32], ahead: usize) {
     let _ = (values, ahead);
 }
 
+/// Rows of a batch that a thread works on at once where each is computed by itself: enough that handing them
+/// out costs nothing beside them, few enough that threads end together (guess).
+pub(crate) const ROWS_AT_ONCE: usize = 32;
+
 /// Where kernels run: on the calling thread or on a pool of threads.
 #[derive(Debug)]
 pub(crate) struct Compute {

@@ -40,6 +40,7 @@ mod tensor_file;
 mod testing;
 mod text_score;
 mod tokenizer;
+mod trainer_state;
 mod vocabulary;
 mod weights;
 
@@ -48,8 +49,8 @@ pub use checkpoint::Checkpoint;
 pub use choice_score::{ChoiceCosts, ChoiceScorer, ChoiceTally, Question};
 pub use codec::{Encoded, encode};
 pub use config::{
-    CONTEXT_MAX, ConfigError, Decayed, ModelConfig, ModelKind, OptimizerConfig, OptimizerKind,
-    RotaryScaling, Schedule,
+    CONTEXT_MAX, ConfigError, Decayed, ModelConfig, ModelKind, MomentFormat, OptimizerConfig,
+    OptimizerKind, RotaryScaling, Schedule,
 };
 pub use data::{
     DataConfig, DataError, DataKind, Dataset, Drawn, Skew, Stream, expected_overlap, read_text,
@@ -85,8 +86,8 @@ pub use replica::{
     ReplicaState, SharedReplica, Source,
 };
 pub use seam::{
-    DataIdentity, DataShare, Evaluation, GradientStep, Requests, StateTensor, StepId, StepReport,
-    TrainError, Trainer, TrainerState, weights_digest,
+    DataIdentity, DataShare, Evaluation, GradientStep, Requests, StepId, StepReport, TrainError,
+    Trainer, weights_digest,
 };
 pub use sketch::{SKETCH_LEN, gradient_sketch};
 pub use text_score::{TextScore, score_text};
@@ -94,3 +95,4 @@ pub use tokenizer::{
     TOKENIZER_BYTES_MAX, TOKENIZER_FILE, TOKENIZER_VOCABULARY_MAX, TOKENIZER_VOCABULARY_MIN,
     Tokenizer, TokenizerError, train_tokenizer,
 };
+pub use trainer_state::{StateTensor, StateValues, TrainerState};

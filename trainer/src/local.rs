@@ -19,8 +19,8 @@ use crate::model;
 use crate::optimizer::clip_scale;
 use crate::seam::{
     DataIdentity, DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer,
-    TrainerState,
 };
+use crate::trainer_state::TrainerState;
 
 /// Where batches come from; a data set with its seed and shard.
 pub trait BatchSource: Send {
@@ -86,6 +86,10 @@ pub struct LocalConfig {
     pub steps: u64,
     /// Threads that compute, `1..=1024`; they change the speed, never a bit of the result.
     pub threads: usize,
+    /// Gradient checkpointing: the backward pass computes the activations of each block of a transformer
+    /// (on libtorch, of each stage of any model) once more, so that only what goes from one to the next is
+    /// kept (Chen et al. 2016, arXiv:1604.06174, §4).
+    pub recompute: bool,
 }
 
 /// Targets of a batch of an evaluation, at least: with fewer, reading the weights takes longer than
@@ -107,8 +111,8 @@ pub struct LocalTrainer {
     batch: Batch,
     /// Samples of a step, at most `config.batch`.
     samples: usize,
-    /// What it takes, where that is known.
-    memory: Option<Memory>,
+    /// What it takes.
+    memory: Memory,
     pending: Option<Pending>,
     /// As [`Trainer::set_stream`] told it.
     stream: u64,
@@ -173,13 +177,13 @@ impl LocalTrainer {
         let memory = Memory::of_training(&config, source.shape())?;
         let engine = NativeEngine::new(&config, source.shape())?;
         let trainer = Self::on(Box::new(engine), config, source)?;
-        Ok(Self { memory: Some(memory), ..trainer })
+        Ok(Self { memory, ..trainer })
     }
 
     /// Trains on `engine`, which was built from the same `config` for the samples of `source`.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] names the value that is out of range.
+    /// [`ConfigError`] names the value that is out of range, or what does not fit.
     pub fn on(
         engine: Box<dyn Engine>,
         config: LocalConfig,
@@ -188,7 +192,8 @@ impl LocalTrainer {
         config.validate()?;
         let (batch, samples) = (Batch::new(source.shape()), config.batch);
         let interrupt = Interrupt::default();
-        let (memory, pending, stream) = (None, None, 0);
+        let memory = Memory::of_libtorch(&config, source.shape())?;
+        let (pending, stream) = (None, 0);
         Ok(Self { engine, config, source, batch, samples, memory, pending, stream, interrupt })
     }
 
@@ -357,16 +362,12 @@ impl Trainer for LocalTrainer {
         self.score(begin(index)..begin(index + 1)).map(Some)
     }
 
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         TrainerState { tensors: self.engine.save() }
     }
 
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
-        self.engine.restore(&state.tensors)
-    }
-
-    fn restore_owned(&mut self, state: TrainerState) -> Result<(), TrainError> {
-        self.engine.restore_owned(state.tensors)
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
+        self.engine.restore(state.tensors)
     }
 
     fn split(&mut self) -> Option<&mut dyn GradientStep> {
@@ -422,7 +423,7 @@ impl Trainer for LocalTrainer {
     }
 
     fn memory(&self) -> Option<Memory> {
-        self.memory
+        Some(self.memory)
     }
 
     fn data_share(&self) -> Option<DataShare> {

@@ -24,8 +24,9 @@ pub struct Memory {
     pub gradient: u64,
     /// Moments, and what an update needs for a while.
     pub optimizer: u64,
-    /// What a pass over one micro-batch keeps, and its gradients.
-    pub activations: u64,
+    /// What a pass over one micro-batch keeps, and its gradients; `None` where that is not known before it
+    /// is computed.
+    pub activations: Option<u64>,
     /// Slow weights, sums of contributions, or copies for exchanges: what the rule needs.
     pub mixing: u64,
 }
@@ -37,17 +38,29 @@ impl Memory {
     /// [`ConfigError`] as there.
     pub fn of_training(config: &LocalConfig, shape: SampleShape) -> Result<Self, ConfigError> {
         config.validate()?;
-        let model = build(&config.model, shape)?;
+        let mut model = build(&config.model, shape)?;
+        if config.recompute {
+            model.recompute();
+        }
         let trained = model.layout().parameters();
         let samples = config.samples_at_once(shape);
         let bytes = |numbers: usize| numbers as u64 * F32;
         Ok(Self {
             weights: bytes(model.frozen_count() + trained),
             gradient: bytes(trained),
-            optimizer: bytes(Optimizer::numbers(&config.optimizer, model.layout(), config.threads)),
-            activations: bytes(model.activations(samples, config.threads)),
+            optimizer: Optimizer::bytes(&config.optimizer, model.layout(), config.threads) as u64,
+            activations: Some(bytes(model.activations(samples, config.threads))),
             mixing: 0,
         })
+    }
+
+    /// What training takes at least where libtorch computes, of host memory or of its device's. Its
+    /// activations are not known before it computes.
+    ///
+    /// # Errors
+    /// [`ConfigError`] as of [`Memory::of_training`].
+    pub fn of_libtorch(config: &LocalConfig, shape: SampleShape) -> Result<Self, ConfigError> {
+        Ok(Self { activations: None, ..Self::of_training(config, shape)? })
     }
 
     /// The same, with what meeting others takes.
@@ -62,25 +75,29 @@ impl Memory {
         self.gradient / F32
     }
 
-    /// All of it.
+    /// All of it that is known.
     #[must_use]
-    pub const fn total(&self) -> u64 {
-        self.weights + self.gradient + self.optimizer + self.activations + self.mixing
+    pub fn total(&self) -> u64 {
+        let activations = self.activations.unwrap_or(0);
+        self.weights + self.gradient + self.optimizer + activations + self.mixing
     }
 }
 
-/// For example `1.25 GB (weights 0.40, gradient 0.40, ...)`.
+/// For example `1.25 GB (weights 0.40, gradient 0.40, ...)`, or `at least 1.05 GB (weights 0.40, ...)`.
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let giga = |bytes: u64| bytes as f64 / 1e9;
+        let giga = |bytes: u64| format!("{:.2}", bytes as f64 / 1e9);
+        let (least, activations) = match self.activations {
+            Some(activations) => ("", giga(activations)),
+            None => ("at least ", "not known yet".to_owned()),
+        };
         write!(
             f,
-            "{:.2} GB (weights {:.2}, gradient {:.2}, optimizer {:.2}, activations {:.2}, mixing {:.2})",
+            "{least}{} GB (weights {}, gradient {}, optimizer {}, activations {activations}, mixing {})",
             giga(self.total()),
             giga(self.weights),
             giga(self.gradient),
             giga(self.optimizer),
-            giga(self.activations),
             giga(self.mixing),
         )
     }
@@ -128,6 +145,20 @@ fn group_free(told: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        let memory = Memory { weights: 2_000_000_000, activations: Some(500_000_000), ..Memory::default() };
+        assert_eq!(
+            memory.to_string(),
+            "2.50 GB (weights 2.00, gradient 0.00, optimizer 0.00, activations 0.50, mixing 0.00)"
+        );
+        let memory = Memory { activations: None, ..memory };
+        assert_eq!(
+            memory.to_string(),
+            "at least 2.00 GB (weights 2.00, gradient 0.00, optimizer 0.00, activations not known yet, mixing 0.00)"
+        );
+    }
 
     #[test]
     fn free_memory_is_read_as_the_system_writes_it() {

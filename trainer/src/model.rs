@@ -74,7 +74,12 @@ pub(crate) struct Backward<'a, 'h> {
     pub(crate) hand: Option<&'h mut Hand<'a, 'h>>,
 }
 
-impl Backward<'_, '_> {
+impl<'a> Backward<'a, '_> {
+    /// The forward pass, once more.
+    pub(crate) fn again(&self) -> Forward<'a> {
+        Forward { dropout: self.dropout, ..Forward::new(self.compute, self.parameters) }
+    }
+
     /// The gradient of the parameters of `range`; `None` where they are frozen.
     pub(crate) fn gradient_of(&mut self, range: &Range<usize>) -> Option<&mut [f32]> {
         let start = range.start.checked_sub(self.frozen)?;
@@ -137,6 +142,11 @@ pub(crate) trait Model: Send + Debug {
     /// At most one backward pass per forward pass, with the same parameters and batch.
     /// Says what is final as early as it can, and at the end all of it.
     fn backward(&mut self, pass: Backward<'_, '_>, batch: &Batch, scale: f32);
+
+    /// Computes the activations of all but the last part a second time in the backward pass from now on,
+    /// instead of keeping them: gradient checkpointing (Chen et al. 2016, arXiv:1604.06174). Models of few
+    /// layers do not.
+    fn recompute(&mut self) {}
 
     /// Numbers, of 4 bytes, that passes over so many samples at a time keep, and the gradients of them.
     fn activations(&self, samples: usize, threads: usize) -> usize;

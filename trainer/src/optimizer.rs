@@ -1,18 +1,27 @@
 //! Update rules as pure functions of parameters, gradient, state and learning rate.
 
+mod blocks;
 mod elementwise;
+mod groups;
+mod moments;
 pub mod muon;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use dnode_protocol::{ParameterLayout, TensorSpec};
+use dnode_protocol::ParameterLayout;
 
-use crate::config::{Decayed, OptimizerConfig, OptimizerKind};
+use crate::config::{MomentFormat, OptimizerConfig, OptimizerKind};
 use crate::kernel::Compute;
-use crate::seam::{StateTensor, TrainError};
+use crate::seam::TrainError;
+use crate::trainer_state::{StateTensor, StateValues};
+use blocks::{Form, key};
 use elementwise::{AdamwRule, SgdRule, adamw, sgd};
 pub use elementwise::{rectification, update_max};
-use muon::{MuonRule, muon};
+pub use groups::Group;
+use groups::{groups, merged};
+use moments::{Moments, Piece as MomentPiece, each};
+use muon::MuonRule;
 
 /// Numbers below this are exact in `f32`; the update count is saved as two such digits.
 const COUNT_DIGIT: u64 = 1 << 24;
@@ -20,28 +29,15 @@ const COUNT_DIGIT: u64 = 1 << 24;
 /// Parameters that a thread updates at once: fewer are not worth waking it for (guess).
 const UPDATED_AT_ONCE: usize = 1 << 18;
 
-/// Parameters that follow each other and are updated alike.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
-    /// Where they lie in the flat vector.
-    pub range: Range<usize>,
-    /// Where their second moments lie in [`Optimizer::moments`]; empty where they have none.
-    pub second: Range<usize>,
-    /// Whether weight decay moves them.
-    pub decayed: bool,
-    /// Rows and columns, where the group is one matrix that Muon makes orthogonal.
-    pub matrix: Option<(usize, usize)>,
-}
-
 /// An update rule with its moments.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     config: OptimizerConfig,
     groups: Vec<Group>,
     /// `[P]`: momentum, or Adam's first moment.
-    first: Vec<f32>,
+    first: Moments,
     /// Adam's second moment, of the groups that have one.
-    second: Vec<f32>,
+    second: Moments,
     /// Updates done with these moments, for Adam's bias correction.
     updates: u64,
     /// Whether first moments may come from other peers, too.
@@ -59,6 +55,35 @@ pub(crate) fn clip_scale(norm: f64, longest: f32) -> f32 {
     }
 }
 
+/// What the tensors of a saved optimizer are called.
+struct Names {
+    first: &'static str,
+    second: Option<&'static str>,
+    updates: &'static str,
+}
+
+const fn names(kind: OptimizerKind) -> Names {
+    let (first, second, updates) = match kind {
+        OptimizerKind::Sgd => ("sgd.momentum", None, "sgd.updates"),
+        OptimizerKind::Adamw => {
+            ("adamw.first_moment", Some("adamw.second_moment"), "adamw.updates")
+        }
+        OptimizerKind::Muon => ("muon.momentum", Some("muon.second_moment"), "muon.updates"),
+    };
+    Names { first, second, updates }
+}
+
+/// The tensor of a count of updates: two digits.
+fn count(name: &str, updates: u64) -> StateTensor<'static> {
+    let digits = [updates % COUNT_DIGIT, updates / COUNT_DIGIT % COUNT_DIGIT];
+    StateTensor::new(name, digits.map(|digit| digit as f32).to_vec())
+}
+
+/// What bits are drawn for, where moments are rounded.
+const FIRST: u32 = 1;
+const SECOND: u32 = 2;
+const DISPLACED: u32 = 3;
+
 /// Which rule an update follows.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
@@ -67,79 +92,50 @@ enum Rule {
     Muon(MuonRule),
 }
 
-/// A part of an update; all slices have one length, but for second moments that the rule has not.
+/// A part of an update; all are of the same parameters, but for second moments that the rule has not.
 struct Piece<'a> {
     rule: Rule,
     parameters: &'a mut [f32],
     gradient: &'a [f32],
-    first: &'a mut [f32],
-    second: &'a mut [f32],
+    first: MomentPiece<'a>,
+    second: MomentPiece<'a>,
 }
 
 impl Piece<'_> {
     fn update(self) {
         let Self { rule, parameters, gradient, first, second } = self;
+        let (length, moments) = (parameters.len(), (first, second));
         match rule {
-            Rule::Sgd(rule) => sgd(parameters, gradient, first, rule),
-            Rule::Adamw(rule) => adamw(parameters, gradient, (first, second), rule),
-            Rule::Muon(rule) => muon(parameters, gradient, first, rule),
-        }
-    }
-}
-
-/// The groups of a layout.
-///
-/// Muon makes a group of every tensor of two or more dimensions but embeddings and the output layer, which
-/// it leaves to Adam as biases and gains are (Jordan et al. 2024); a kernel `[O, H, W, I]` is a matrix
-/// `[O, H W I]`.
-fn groups(config: &OptimizerConfig, layout: &ParameterLayout) -> Vec<Group> {
-    let kind = config.kind;
-    let is_matrix = |tensor: &TensorSpec| tensor.shape.len() > 1;
-    let is_embedding = |tensor: &TensorSpec| tensor.name.ends_with("embedding");
-    // A model with embeddings has its output layer in them, or under this name.
-    let is_head = |tensor: &TensorSpec| tensor.name == "head.weight";
-    let embeds = layout.tensors().iter().any(is_embedding);
-    let output = if embeds {
-        layout.tensors().iter().position(is_head)
-    } else {
-        layout.tensors().iter().rposition(is_matrix)
-    };
-    let mut groups: Vec<Group> = Vec::new();
-    let mut seconds = 0;
-    for (index, tensor) in layout.tensors().iter().enumerate() {
-        let range = tensor.range();
-        let layer = is_matrix(tensor) && !is_embedding(tensor);
-        let hidden = layer && output != Some(index);
-        let decayed = match config.decayed {
-            Decayed::Matrices => is_matrix(tensor),
-            Decayed::Layers => layer,
-            Decayed::All => true,
-        };
-        let matrix = (kind == OptimizerKind::Muon && hidden).then(|| {
-            let rows = tensor.shape.first().copied().unwrap_or(1).max(1);
-            (rows, range.len() / rows)
-        });
-        let has_second = kind != OptimizerKind::Sgd && matrix.is_none();
-        let second = seconds..seconds + if has_second { range.len() } else { 0 };
-        seconds = second.end;
-        match groups.last_mut() {
-            Some(group)
-                if group.decayed == decayed && group.matrix.is_none() && matrix.is_none() =>
-            {
-                (group.range.end, group.second.end) = (range.end, second.end);
+            Rule::Sgd(rule) => each(length, moments, |at, first, _| {
+                sgd(&mut parameters[at.clone()], &gradient[at], first, rule);
+            }),
+            Rule::Adamw(rule) => each(length, moments, |at, first, second| {
+                let of = (&mut parameters[at.clone()], &gradient[at]);
+                adamw(of.0, of.1, (first, second), rule);
+            }),
+            Rule::Muon(rule) => {
+                let mut direction = vec![0.0; length];
+                each(length, moments, |at, momentum, _| {
+                    muon::direction(&gradient[at.clone()], momentum, &mut direction[at], rule);
+                });
+                muon::apply(parameters, direction, rule);
             }
-            Some(_) | None => groups.push(Group { range, second, decayed, matrix }),
         }
     }
-    groups
 }
 
 /// The first `length` elements of `rest`, or all that there are, which it then begins behind.
-fn split_off<'a>(rest: &mut &'a mut [f32], length: usize) -> &'a mut [f32] {
+fn split_off<'a, T>(rest: &mut &'a mut [T], length: usize) -> &'a mut [T] {
     let whole = std::mem::take(rest);
     let (part, behind) = whole.split_at_mut(length.min(whole.len()));
     *rest = behind;
     part
+}
+
+/// How many first and second moments each group of one tensor has.
+fn lengths(groups: &[Group]) -> [Vec<usize>; 2] {
+    let first = groups.iter().map(|group| group.range.len()).collect();
+    [first, groups.iter().map(|group| group.second.len()).collect()]
 }
 
 impl Optimizer {
@@ -147,31 +143,32 @@ impl Optimizer {
     #[must_use]
     pub fn new(config: OptimizerConfig, layout: &ParameterLayout) -> Self {
         let groups = groups(&config, layout);
-        let second = groups.last().map_or(0, |group| group.second.end);
-        Self {
-            config,
-            groups,
-            first: vec![0.0; layout.parameters()],
-            second: vec![0.0; second],
-            updates: 0,
-            shared: false,
-        }
+        let [first, second] = lengths(&groups);
+        let first = Moments::zeros(config.moments, Form::Signed, first);
+        let second = Moments::zeros(config.moments, Form::Unsigned, second);
+        // Blocks of 8 bits are of one tensor each, so that they stay where they are whatever decays.
+        let groups = match config.moments {
+            MomentFormat::F32 => merged(groups),
+            MomentFormat::F8 => groups,
+        };
+        Self { config, groups, first, second, updates: 0, shared: false }
     }
 
-    /// Numbers that it holds for parameters of a layout, and that an update on so many threads needs for a
+    /// Bytes that it holds for parameters of a layout, and that an update on so many threads needs for a
     /// while.
-    pub(crate) fn numbers(
+    pub(crate) fn bytes(
         config: &OptimizerConfig,
         layout: &ParameterLayout,
         threads: usize,
     ) -> usize {
         let groups = groups(config, layout);
-        let second = groups.last().map_or(0, |group| group.second.end);
+        let moments = lengths(&groups).map(|parts| Moments::bytes(config.moments, &parts));
         let matrices = groups.iter().filter_map(|group| group.matrix);
         let mut work: Vec<usize> = matrices.map(muon::numbers).collect();
         work.sort_unstable_by(|a, b| b.cmp(a));
         // Each thread works on one matrix at a time.
-        layout.parameters() + second + work.iter().take(threads).sum::<usize>()
+        let work = work.iter().take(threads).sum::<usize>() * size_of::<f32>();
+        moments.iter().sum::<usize>() + work
     }
 
     /// The parts of the flat parameters that are updated alike, in order and without gaps.
@@ -183,8 +180,8 @@ impl Optimizer {
     /// Momentum or Adam's first moment `[P]`, its second moment (of the groups that have one, one
     /// after the other), and the number of updates they have seen.
     #[must_use]
-    pub fn moments(&self) -> (&[f32], &[f32], u64) {
-        (&self.first, &self.second, self.updates)
+    pub fn moments(&self) -> (Vec<f32>, Vec<f32>, u64) {
+        (self.first.to_vec(), self.second.to_vec(), self.updates)
     }
 
     /// First moments may come from other peers from now on, which have done more updates, or fewer. So
@@ -203,22 +200,20 @@ impl Optimizer {
         self.shared
     }
 
-    /// The first moments of the parameters of `range`.
+    /// Copies the first moments of the parameters of `range` to `out`, which is as long.
     ///
     /// # Panics
     /// When the range is not within the parameters.
-    pub fn first_mut(&mut self, range: Range<usize>) -> &mut [f32] {
-        &mut self.first[range]
+    pub fn read_first(&self, range: Range<usize>, out: &mut [f32]) {
+        self.first.read(range, out);
     }
 
-    /// Puts other moments in the place of [`Optimizer::moments`].
+    /// Moves the first moments of the parameters of `range`: `m ← m + weight · delta`.
     ///
     /// # Panics
-    /// When they are not as long as those.
-    pub fn set_moments(&mut self, first: Vec<f32>, second: Vec<f32>, updates: u64) {
-        let lengths = [first.len(), second.len()];
-        assert_eq!(lengths, [self.first.len(), self.second.len()], "length of the moments");
-        (self.first, self.second, self.updates) = (first, second, updates);
+    /// When the range is not within the parameters.
+    pub fn displace_first(&mut self, range: &Range<usize>, delta: &[f32], weight: f32) {
+        self.first.displace(range, (delta, weight), key(self.updates, DISPLACED));
     }
 
     /// Moves the parameters against `gradient_scale · gradient`; both `[P]`.
@@ -254,7 +249,8 @@ impl Optimizer {
     ) -> Vec<Piece<'a>> {
         self.updates += 1;
         let Self { config, groups, first, second, updates, shared } = self;
-        let (mut first, mut second) = (first.as_mut_slice(), second.as_mut_slice());
+        let mut first = first.whole(key(*updates, FIRST));
+        let mut second = second.whole(key(*updates, SECOND));
         let mut pieces = Vec::new();
         for group in groups.iter() {
             let weight_decay = if group.decayed { config.weight_decay } else { 0.0 };
@@ -297,82 +293,69 @@ impl Optimizer {
                     rule,
                     gradient,
                     parameters: split_off(&mut parameters, length),
-                    first: split_off(&mut first, length),
-                    second: split_off(&mut second, seconds),
+                    first: first.split_off(length),
+                    second: second.split_off(seconds),
                 });
             }
         }
         pieces
     }
 
-    /// Names of the saved tensors, in order.
-    const fn names(&self) -> &'static [&'static str] {
-        match self.config.kind {
-            OptimizerKind::Sgd => &["sgd.momentum", "sgd.updates"],
-            OptimizerKind::Adamw => &["adamw.first_moment", "adamw.second_moment", "adamw.updates"],
-            OptimizerKind::Muon => &["muon.momentum", "muon.second_moment", "muon.updates"],
-        }
-    }
-
     /// Moments and update count.
     #[must_use]
-    pub fn save(&self) -> Vec<StateTensor> {
-        let digits = vec![
-            (self.updates % COUNT_DIGIT) as f32,
-            (self.updates / COUNT_DIGIT % COUNT_DIGIT) as f32,
-        ];
-        let values = match self.config.kind {
-            OptimizerKind::Sgd => vec![self.first.clone(), digits],
-            OptimizerKind::Adamw | OptimizerKind::Muon => {
-                vec![self.first.clone(), self.second.clone(), digits]
-            }
-        };
-        let name = |name: &&str| (*name).to_owned();
-        self.names()
-            .iter()
-            .map(name)
-            .zip(values)
-            .map(|(name, values)| StateTensor { name, values })
-            .collect()
+    pub fn save(&self) -> Vec<StateTensor<'_>> {
+        let Names { first, second, updates } = names(self.config.kind);
+        let mut tensors = Vec::new();
+        self.first.save(first, &mut tensors);
+        if let Some(second) = second {
+            self.second.save(second, &mut tensors);
+        }
+        tensors.push(count(updates, self.updates));
+        tensors
     }
 
-    /// Takes what [`Optimizer::save`] returned; unchanged on error.
+    /// What [`Optimizer::save`] of an optimizer with these moments returns, which may be kept elsewhere.
+    #[must_use]
+    pub fn saved(
+        kind: OptimizerKind,
+        (first, second): (Vec<f32>, Vec<f32>),
+        updates: u64,
+    ) -> Vec<StateTensor<'static>> {
+        let names = names(kind);
+        let second = names.second.map(|name| StateTensor::new(name, second));
+        let first = StateTensor::new(names.first, first);
+        [Some(first), second, Some(count(names.updates, updates))].into_iter().flatten().collect()
+    }
+
+    /// Takes what [`Optimizer::save`] of moments of either format returned; unchanged on error.
     ///
     /// # Errors
     /// [`TrainError::State`] when it does not fit.
-    pub fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
-        self.restore_owned(tensors.to_vec())
-    }
-
-    /// As [`Optimizer::restore`], without another copy.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn restore_owned(&mut self, tensors: Vec<StateTensor>) -> Result<(), TrainError> {
-        let lengths = match self.config.kind {
-            OptimizerKind::Sgd => vec![self.first.len(), 2],
-            OptimizerKind::Adamw | OptimizerKind::Muon => {
-                vec![self.first.len(), self.second.len(), 2]
+    pub fn restore(&mut self, tensors: Vec<StateTensor<'_>>) -> Result<(), TrainError> {
+        let Names { first, second, updates } = names(self.config.kind);
+        let told = |tensor: &StateTensor<'_>| format!("{}[{}]", tensor.name, tensor.values.len());
+        let found = tensors.iter().map(told).collect::<Vec<_>>().join(", ");
+        let mut saved: BTreeMap<_, _> =
+            tensors.into_iter().map(|tensor| (tensor.name, tensor.values)).collect();
+        let restored = self.first.restored(first, &mut saved);
+        let seconds = match second {
+            Some(second) => self.second.restored(second, &mut saved),
+            None => Some(self.second.clone()),
+        };
+        let digits = saved.remove(updates);
+        let digits = digits.as_ref().and_then(StateValues::f32);
+        match (restored, seconds, digits) {
+            (Some(restored), Some(seconds), Some(&[low, high])) if saved.is_empty() => {
+                (self.first, self.second) = (restored, seconds);
+                self.updates = low as u64 + COUNT_DIGIT * high as u64;
+                Ok(())
             }
-        };
-        let describe = |tensors: &mut dyn Iterator<Item = (&str, usize)>| {
-            tensors.map(|(name, len)| format!("{name}[{len}]")).collect::<Vec<_>>().join(", ")
-        };
-        let want = describe(&mut self.names().iter().copied().zip(lengths));
-        let found =
-            describe(&mut tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.values.len())));
-        if want != found {
-            return Err(TrainError::State(format!("expected {want}; found {found}")));
-        }
-        let digit = |value: Option<&f32>| value.map_or(0, |&digit| digit as u64);
-        for StateTensor { name, values } in tensors {
-            match name.as_str() {
-                "sgd.momentum" | "adamw.first_moment" | "muon.momentum" => self.first = values,
-                "adamw.second_moment" | "muon.second_moment" => self.second = values,
-                _ => self.updates = digit(values.first()) + COUNT_DIGIT * digit(values.get(1)),
+            _ => {
+                let second = second.map(|name| format!("{name}[{}], ", self.second.len()));
+                let want = format!("{first}[{}], {}", self.first.len(), second.unwrap_or_default());
+                Err(TrainError::State(format!("expected {want}{updates}[2]; found {found}")))
             }
         }
-        Ok(())
     }
 }
 
@@ -380,6 +363,7 @@ impl Optimizer {
 #[expect(clippy::float_cmp, reason = "these values are exact")]
 mod tests {
     use super::*;
+    use crate::config::Decayed;
 
     #[test]
     fn pieces_and_threads_change_no_bit() {
@@ -388,9 +372,12 @@ mod tests {
         layout.push("bias", &[1000]).unwrap();
         let count = layout.parameters();
         let gradient: Vec<f32> = (0..count).map(|i| (i % 101) as f32 / 101.0 - 0.4).collect();
-        for kind in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
+        let kinds = [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon];
+        let formats = [MomentFormat::F32, MomentFormat::F8];
+        for (kind, moments) in kinds.into_iter().flat_map(|kind| formats.map(|it| (kind, it))) {
+            let config = OptimizerConfig { moments, ..OptimizerConfig::default_of(kind) };
             let run = |threads: usize| {
-                let mut optimizer = Optimizer::new(OptimizerConfig::default_of(kind), &layout);
+                let mut optimizer = Optimizer::new(config.clone(), &layout);
                 let compute = Compute::new(threads).unwrap();
                 let mut x: Vec<f32> = (0..count).map(|i| (i % 7) as f32).collect();
                 for _ in 0..2 {
@@ -398,13 +385,13 @@ mod tests {
                 }
                 x.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
             };
-            let mut whole = Optimizer::new(OptimizerConfig::default_of(kind), &layout);
+            let mut whole = Optimizer::new(config.clone(), &layout);
             let mut x: Vec<f32> = (0..count).map(|i| (i % 7) as f32).collect();
             for _ in 0..2 {
                 whole.update(&mut x, &gradient, 0.1, 0.5);
             }
             let want: Vec<u32> = x.iter().map(|value| value.to_bits()).collect();
-            assert!(run(1) == want && run(2) == want, "{kind:?}");
+            assert!(run(1) == want && run(2) == want, "{kind:?} {moments:?}");
             assert_ne!(want[count - 1], (((count - 1) % 7) as f32).to_bits(), "the last one moved");
         }
     }
@@ -495,7 +482,7 @@ mod tests {
         optimizer.updates = 5 * COUNT_DIGIT + 12_345_679;
         let mut copy = optimizer.clone();
         copy.updates = 0;
-        copy.restore(&optimizer.save()).unwrap();
+        copy.restore(optimizer.save()).unwrap();
         assert_eq!(copy.updates, optimizer.updates);
     }
 }

@@ -10,6 +10,7 @@ use crate::device::{DeviceError, Resident};
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::memory::Memory;
+use crate::trainer_state::TrainerState;
 
 /// Which local step: the batch belongs to its index, the learning rate to its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,22 +87,6 @@ impl From<Score> for Evaluation {
     fn from(score: Score) -> Self {
         Self { loss: score.mean_loss(), accuracy: score.accuracy(), count: score.count }
     }
-}
-
-/// One tensor of a trainer's private state, for example an optimizer moment.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StateTensor {
-    /// Name, unique among the trainer's state, for example `adamw.first_moment`.
-    pub name: String,
-    /// Values, flat.
-    pub values: Vec<f32>,
-}
-
-/// What a trainer needs, besides the parameters, to continue as if it had never stopped.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TrainerState {
-    /// Tensors, in a fixed order.
-    pub tensors: Vec<StateTensor>,
 }
 
 /// What a trainer asks of the node between two steps ([`Trainer::take_requests`]).
@@ -230,22 +215,13 @@ pub trait Trainer: Send {
     }
 
     /// The private state beside the parameters (optimizer moments).
-    fn save(&self) -> TrainerState;
+    fn save(&self) -> TrainerState<'_>;
 
-    /// Puts back what [`Trainer::save`] returned.
+    /// Puts back what [`Trainer::save`] returned. Vectors that the state owns need not be copied.
     ///
     /// # Errors
     /// [`TrainError::State`] when it does not fit; nothing is changed then.
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError>;
-
-    /// As [`Trainer::restore`] of a state that nobody else needs: a trainer that keeps the vectors as they
-    /// are saves a copy of them.
-    ///
-    /// # Errors
-    /// As there.
-    fn restore_owned(&mut self, state: TrainerState) -> Result<(), TrainError> {
-        self.restore(&state)
-    }
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError>;
 
     /// The step in two halves, for rules that average gradients; `None` when it cannot be split.
     fn split(&mut self) -> Option<&mut dyn GradientStep> {

@@ -152,6 +152,13 @@ impl TensorFile {
         Ok(values)
     }
 
+    /// All of a tensor of bytes.
+    pub(crate) fn all_bytes(&self, tensor: &str) -> Result<Vec<u8>, String> {
+        let mut values = vec![0; self.elements(tensor, Dtype::U8, None)?];
+        self.words(tensor, 0, &mut values, u8::from_le_bytes)?;
+        Ok(values)
+    }
+
     /// All of a tensor of integers.
     pub(crate) fn all_unsigned(&self, tensor: &str) -> Result<Vec<u64>, String> {
         let mut values = vec![0; self.elements(tensor, Dtype::U64, None)?];

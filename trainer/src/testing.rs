@@ -55,14 +55,13 @@ impl Trainer for Probe {
         let loss = self.live().iter().map(|&x| f64::from(x)).sum();
         Ok(Evaluation { loss, accuracy: 0.0, count: 1 })
     }
-    fn save(&self) -> TrainerState {
-        let values = vec![self.counter];
-        TrainerState { tensors: vec![StateTensor { name: "counter".to_owned(), values }] }
+    fn save(&self) -> TrainerState<'_> {
+        TrainerState { tensors: vec![StateTensor::new("counter", vec![self.counter])] }
     }
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
-        match state.tensors.as_slice() {
-            [tensor] if tensor.values.len() == 1 => {
-                self.counter = tensor.values[0];
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
+        match state.tensors.first().and_then(|tensor| tensor.values.f32()) {
+            Some(&[counter]) => {
+                self.counter = counter;
                 Ok(())
             }
             _ => Err(TrainError::State("expected one counter".to_owned())),

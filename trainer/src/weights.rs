@@ -10,7 +10,8 @@ use crate::displacement::Displacement;
 use crate::interrupt::Interrupt;
 use crate::kernel::loss::Score;
 use crate::mix::MixError;
-use crate::seam::{Evaluation, Requests, TrainError, Trainer, TrainerState};
+use crate::seam::{Evaluation, Requests, TrainError, Trainer};
+use crate::trainer_state::TrainerState;
 
 /// Elements that cross the seam at once in a pass over all parameters: 256 KiB of f32.
 pub(crate) const CHUNK: usize = 1 << 16;
@@ -46,7 +47,7 @@ impl Live {
     }
 
     /// The trainer's private state.
-    pub(crate) fn save(&self) -> TrainerState {
+    pub(crate) fn save(&self) -> TrainerState<'_> {
         self.trainer.save()
     }
 

@@ -9,8 +9,8 @@ use std::process::Command;
 use dnode_protocol::Fragments;
 use dnode_trainer::{
     BatchSource as _, DataConfig, DataKind, Dataset, LocalConfig, LocalTrainer, Memory, Mixer,
-    ModelConfig, ModelKind, OptimizerConfig, OptimizerKind, OuterStep, Replica, ReplicaConfig,
-    StepId, Trainer,
+    ModelConfig, ModelKind, MomentFormat, OptimizerConfig, OptimizerKind, OuterStep, Replica,
+    ReplicaConfig, StepId, Trainer,
 };
 
 /// Tells a process of this test which case it is to train; 0 is only its start.
@@ -30,12 +30,21 @@ struct Case {
     optimizer: OptimizerConfig,
     batch: usize,
     replica: fn(Fragments) -> ReplicaConfig,
+    recompute: bool,
 }
 
 impl Case {
     fn local(&self) -> LocalConfig {
         let (model, optimizer) = (self.model.clone(), self.optimizer.clone());
-        LocalConfig { model, optimizer, seed: 1, batch: self.batch, steps: 10, threads: 1 }
+        LocalConfig {
+            model,
+            optimizer,
+            seed: 1,
+            batch: self.batch,
+            steps: 10,
+            threads: 1,
+            recompute: self.recompute,
+        }
     }
 }
 
@@ -55,17 +64,26 @@ fn cases() -> Vec<Case> {
     let split = OptimizerConfig { accumulate: 4, ..of(OptimizerKind::Adamw) };
     let mlp = ModelConfig { hidden: vec![3_000, 3_000], ..model.clone() };
     let cnn = ModelConfig { kind: ModelKind::Cnn, ..model.clone() };
+    let eight = OptimizerConfig { moments: MomentFormat::F8, ..of(OptimizerKind::Adamw) };
+    let case = |model: &ModelConfig, optimizer: &OptimizerConfig, batch| Case {
+        model: model.clone(),
+        optimizer: optimizer.clone(),
+        batch,
+        replica: pairwise,
+        recompute: false,
+    };
+    let (gpt, llama) = (text(ModelKind::Gpt, 64), text(ModelKind::Llama, 256));
+    let [adamw, sgd, muon] =
+        [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Muon].map(of);
     vec![
-        Case { model: mlp.clone(), optimizer: of(OptimizerKind::Adamw), batch: 8, replica: outer },
-        Case { model: mlp, optimizer: of(OptimizerKind::Sgd), batch: 8, replica: pairwise },
-        Case { model: cnn, optimizer: of(OptimizerKind::Muon), batch: 1_024, replica: pairwise },
-        Case {
-            model: text(ModelKind::Gpt, 64),
-            optimizer: of(OptimizerKind::Muon),
-            batch: 64,
-            replica: pairwise,
-        },
-        Case { model: text(ModelKind::Llama, 256), optimizer: split, batch: 32, replica: outer },
+        Case { replica: outer, ..case(&mlp, &adamw, 8) },
+        case(&mlp, &sgd, 8),
+        case(&mlp, &eight, 8),
+        case(&cnn, &muon, 1_024),
+        case(&gpt, &muon, 64),
+        Case { recompute: true, ..case(&gpt, &muon, 64) },
+        Case { replica: outer, ..case(&llama, &split, 32) },
+        Case { recompute: true, ..case(&llama, &eight, 16) },
     ]
 }
 
@@ -129,7 +147,10 @@ fn training_takes_what_is_said() {
     for (index, case) in cases.iter().enumerate() {
         let (peak, said) = run(index + 1);
         let taken = peak - start;
-        println!("{} {:?}: {taken} of {said}", case.model.kind, case.optimizer.kind);
+        println!(
+            "{} {:?} {:?} recompute {}: {taken} of {said}",
+            case.model.kind, case.optimizer.kind, case.optimizer.moments, case.recompute
+        );
         let (least, most) = ((1.0 - LESS) * said - BESIDE, (1.0 + MORE) * said + BESIDE);
         assert!(taken > least && taken < most, "case {index}: {taken} bytes, said {said}");
     }

@@ -30,6 +30,7 @@ fn replica() -> Replica {
         batch: 4,
         steps: 10,
         threads: 1,
+        recompute: false,
     };
     let digits = Dataset::open(&DataConfig::default(), 1, 0).unwrap();
     let trainer = LocalTrainer::new(config, Box::new(digits)).unwrap();

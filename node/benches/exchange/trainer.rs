@@ -201,11 +201,11 @@ impl Trainer for Synthetic {
         Ok(Evaluation::default())
     }
 
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         TrainerState::default()
     }
 
-    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, _: TrainerState<'_>) -> Result<(), TrainError> {
         Ok(())
     }
 

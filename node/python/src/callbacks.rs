@@ -37,7 +37,7 @@ impl Callbacks {
     }
 
     /// The state beside the parameters, in named vectors of f32.
-    pub(crate) fn save(&self) -> TrainerState {
+    pub(crate) fn save(&self) -> TrainerState<'static> {
         let saved = Python::attach(|py| {
             let saved = self.0.call_method0(py, "save");
             let saved = saved.and_then(|it| it.extract::<Vec<(String, Vec<u8>)>>(py));
@@ -51,18 +51,22 @@ impl Callbacks {
             f32::from_ne_bytes(bytes)
         };
         let tensor = |(name, bytes): (String, Vec<u8>)| {
-            let values = bytes.chunks_exact(WIDTH).map(number).collect();
-            StateTensor { name, values }
+            StateTensor::new(name, bytes.chunks_exact(WIDTH).map(number).collect::<Vec<f32>>())
         };
         TrainerState { tensors: saved.into_iter().map(tensor).collect() }
     }
 
     /// Puts the state back.
-    pub(crate) fn restore(&self, state: &TrainerState) -> Result<(), TrainError> {
+    pub(crate) fn restore(&self, state: &TrainerState<'_>) -> Result<(), TrainError> {
         Python::attach(|py| {
             let tensors = state.tensors.iter().map(|tensor| {
-                let bytes: Vec<u8> =
-                    tensor.values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+                let bytes: Vec<u8> = tensor
+                    .values
+                    .f32()
+                    .unwrap_or_default()
+                    .iter()
+                    .flat_map(|value| value.to_ne_bytes())
+                    .collect();
                 (tensor.name.as_str(), PyByteArray::new(py, &bytes))
             });
             let tensors: Vec<_> = tensors.collect();

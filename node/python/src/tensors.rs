@@ -303,11 +303,11 @@ impl Parameters for Tensors {
         }
     }
 
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         self.callbacks.save()
     }
 
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
-        self.callbacks.restore(state)
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
+        self.callbacks.restore(&state)
     }
 }

@@ -415,7 +415,7 @@ section! {
         device: Device = key(Kind::Device).default("\"cpu\""),
         /// numbers that products are computed in; parameters are f32 always, fp16 scales the loss
         precision: Precision = key(Kind::Choice(&["f32", "bf16", "fp16"])).default("\"f32\""),
-        /// gradient checkpointing: compute activations a second time instead of keeping them
+        /// gradient checkpointing: compute activations of transformers a second time instead of keeping them
         recompute: bool = key(Kind::Flag).default("false"),
         /// form of the log on standard error
         log_format: LogFormat = key(Kind::Choice(&["human", "json"])).default("\"human\""),

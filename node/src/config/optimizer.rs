@@ -1,7 +1,7 @@
 //! The keys of the local optimizer.
 
 use dnode_protocol::Tolerance;
-use dnode_trainer::{Decayed, OptimizerKind, Schedule};
+use dnode_trainer::{Decayed, MomentFormat, OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
 use super::key::{Key, Section, key, section};
@@ -68,5 +68,7 @@ section! {
         z_loss: f64 = key(Kind::Real(Reals::closed(0.0, 1.0))).default("0.0").should(),
         /// micro-batches whose gradients make one step
         accumulate: usize = key(Kind::Integer(1, 1024)).default("1").should(),
+        /// how moments are kept: f8 takes one byte for each in place of four, in blocks of 256
+        moments: MomentFormat = key(Kind::Choice(&["f32", "f8"])).default("\"f32\""),
     }
 }

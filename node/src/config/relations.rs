@@ -5,7 +5,7 @@ use toml::Value;
 use super::combinations;
 use super::error::ConfigError;
 use dnode_torch::{Device, Precision};
-use dnode_trainer::{DataConfig, DataKind, ModelConfig, ModelKind, Skew};
+use dnode_trainer::{DataConfig, DataKind, ModelConfig, ModelKind, MomentFormat, Skew};
 
 use super::keys::{Config, Network, Node};
 use super::settings::Settings;
@@ -24,7 +24,10 @@ pub(super) fn broken(config: &Config, settings: &Settings) -> Vec<ConfigError> {
         .chain([weights(config)])
         .chain(adapters(config))
         .chain([network(&config.network)])
-        .chain([collective(&config.network), rack(&config.network, config.gossip.rule)])
+        .chain([
+            collective(&config.network),
+            rack(&config.network, config.gossip.rule, config.optimizer.moments),
+        ])
         .chain([compute(&config.node)]);
     let values = settings.values();
     let text = |name: &str| values.get(name).map_or_else(|| "unset".to_owned(), Value::to_string);
@@ -147,11 +150,13 @@ fn collective(network: &Network) -> Option<Broken> {
     })
 }
 
-fn rack(network: &Network, rule: Rule) -> Option<Broken> {
+fn rack(network: &Network, rule: Rule, moments: MomentFormat) -> Option<Broken> {
     if network.rack.is_empty() {
         return None;
     }
-    let (other, remedy) = if rule != Rule::GossipOuter {
+    let (other, remedy) = if moments != MomentFormat::F32 {
+        ("optimizer.moments", "ranks take over each other's moments as f32: leave one of them out")
+    } else if rule != Rule::GossipOuter {
         (
             "gossip.rule",
             "the ranks of a rack commit together: add --rule gossip-outer, or leave it out",
@@ -172,7 +177,7 @@ fn compute(node: &Node) -> Option<Broken> {
     if node.backend != Backend::Embedded {
         return None;
     }
-    let remedy = "the embedded engine computes in f32 on the CPU and keeps its activations: use auto or libtorch";
+    let remedy = "the embedded engine computes in f32 on the CPU: use auto or libtorch";
     beyond_embedded(node).map(|name| Broken(name, "node.backend", remedy.to_owned()))
 }
 
@@ -182,8 +187,6 @@ fn beyond_embedded(node: &Node) -> Option<&'static str> {
         Some("node.device")
     } else if node.precision != Precision::F32 {
         Some("node.precision")
-    } else if node.recompute {
-        Some("node.recompute")
     } else {
         None
     }

@@ -48,7 +48,7 @@ pub trait Parameters: Send + 'static {
     }
 
     /// What checkpoints keep beside the parameters, for example the optimizer's moments.
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         TrainerState::default()
     }
 
@@ -56,7 +56,7 @@ pub trait Parameters: Send + 'static {
     ///
     /// # Errors
     /// [`TrainError::State`] when it does not fit; nothing is changed then.
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
         let _ = state;
         Ok(())
     }

@@ -125,11 +125,11 @@ impl<P: Parameters> Trainer for LoopTrainer<P> {
         Err(TrainError::Other("evaluate: the loop does that, and calls Swarm::evaluate".to_owned()))
     }
 
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         self.held().save()
     }
 
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
         self.held_mut().restore(state)
     }
 

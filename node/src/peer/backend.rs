@@ -74,18 +74,18 @@ pub(super) fn local_config(config: &Config) -> LocalConfig {
         batch: config.run.batch,
         steps: config.run.steps,
         threads: config.node.threads,
+        recompute: config.node.recompute,
     }
 }
 
 /// How libtorch is to compute; `None` if the embedded engine computes.
 pub(crate) fn torch(node: &Node) -> Option<TorchConfig> {
-    let torch =
-        TorchConfig { device: node.device, precision: node.precision, recompute: node.recompute };
+    let torch = TorchConfig { device: node.device, precision: node.precision };
     let embedded = match node.backend {
         Backend::Embedded => true,
         Backend::Libtorch => false,
         Backend::Auto => {
-            let plain = node.precision == Precision::F32 && !node.recompute;
+            let plain = node.precision == Precision::F32;
             match node.device {
                 Device::Cpu => plain,
                 Device::Auto => plain && dnode_torch::cuda_devices() == 0,
@@ -113,6 +113,7 @@ fn optimizer(optimizer: &config::Optimizer) -> OptimizerConfig {
         label_smoothing: optimizer.label_smoothing as f32,
         z_loss: optimizer.z_loss as f32,
         accumulate: optimizer.accumulate,
+        moments: optimizer.moments,
         ..OptimizerConfig::default_of(optimizer.kind)
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use dnode_protocol::Fragments;
-use dnode_trainer::{ConfigError, LocalConfig, Memory, OptimizerKind, SampleShape};
+use dnode_trainer::{ConfigError, LocalConfig, Memory, MomentFormat, SampleShape};
 
 use super::backend::BackendError;
 use super::rules::replica_config;
@@ -52,12 +52,16 @@ impl Asked {
         Ok(with_mixing(Memory::of_training(&self.local, self.shape)?, &self.gossip))
     }
 
-    /// The setting that changes least of those with which it takes at most `most` bytes.
+    /// The setting, or several, that changes least of those with which it takes at most `most` bytes.
     fn option(&self, most: u64) -> Option<(String, u64)> {
         let fits = |(setting, asked): (String, Self)| {
             let takes = asked.memory().ok()?.total();
             (takes <= most).then_some((setting, takes))
         };
+        let mut again = self.clone();
+        again.local.recompute = true;
+        let mut eight = self.clone();
+        eight.local.optimizer.moments = MomentFormat::F8;
         let parts = (self.local.optimizer.accumulate + 1..=self.local.batch)
             .filter(|parts| self.local.batch.is_multiple_of(*parts))
             .map(|parts| {
@@ -65,13 +69,25 @@ impl Asked {
                 asked.local.optimizer.accumulate = parts;
                 (format!("optimizer.accumulate={parts}"), asked)
             });
+        let mut least = again.clone();
+        least.local.optimizer.moments = MomentFormat::F8;
+        least.local.optimizer.accumulate = self.local.batch;
+        let all = format!(
+            "node.recompute=true --set optimizer.moments=f8 --set optimizer.accumulate={}",
+            self.local.batch
+        );
         let mut pairwise = self.clone();
         pairwise.gossip.rule = Rule::Pairwise;
-        let mut sgd = self.clone();
-        sgd.local.optimizer.kind = OptimizerKind::Sgd;
-        let others =
-            [("gossip.rule=pairwise".to_owned(), pairwise), ("optimizer.kind=sgd".to_owned(), sgd)];
-        parts.chain(others).find_map(fits)
+        let mut smallest = least.clone();
+        smallest.gossip.rule = Rule::Pairwise;
+        let first = [("node.recompute=true".to_owned(), again)].into_iter();
+        let others = [
+            ("optimizer.moments=f8".to_owned(), eight),
+            (all.clone(), least),
+            ("gossip.rule=pairwise".to_owned(), pairwise),
+            (format!("gossip.rule=pairwise --set {all}"), smallest),
+        ];
+        first.chain(parts).chain(others).find_map(fits)
     }
 }
 
@@ -124,8 +140,17 @@ mod tests {
     #[test]
     fn a_run_that_does_not_fit_is_refused_with_the_setting_that_makes_it_fit() {
         assert_eq!(refused(1 << 30), Ok(()));
-        let error = refused(PROCESS + (60 << 20)).unwrap_err();
-        assert!(error.contains("with --set optimizer.accumulate="), "{error}");
+        for (mebibytes, setting) in [
+            (110, "with --set node.recompute=true it takes "),
+            (60, "with --set optimizer.accumulate="),
+            (
+                18,
+                "with --set node.recompute=true --set optimizer.moments=f8 --set optimizer.accumulate=64 it",
+            ),
+        ] {
+            let error = refused(PROCESS + (mebibytes << 20)).unwrap_err();
+            assert!(error.contains(setting), "{error}");
+        }
         let error = refused(PROCESS + (1 << 20)).unwrap_err();
         assert!(error.ends_with("take a smaller model, or a machine with more memory"), "{error}");
     }

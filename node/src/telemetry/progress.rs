@@ -49,7 +49,7 @@ impl fmt::Display for ProgressLine {
     }
 }
 
-/// A number with three digits and a decimal prefix: `12.3k`.
+/// A number with three digits and a decimal prefix: `12.3k`; below 10 in thousandths: `0.059`.
 pub(crate) struct Scaled(pub(crate) f64);
 
 impl fmt::Display for Scaled {
@@ -61,6 +61,9 @@ impl fmt::Display for Scaled {
                 break;
             }
             (value, prefix) = (value / 1000.0, next);
+        }
+        if prefix.is_empty() && value < 9.995 {
+            return Significant((value * 1000.0).round() / 1000.0).fmt(f);
         }
         let decimals = if prefix.is_empty() || value >= 99.95 {
             0
@@ -136,7 +139,7 @@ impl Reporter {
                 step = progress.step,
                 steps = progress.steps,
                 loss = progress.loss,
-                samples_per_s = progress.samples_per_s.round(),
+                samples_per_s = thousandths(progress.samples_per_s),
                 peers = progress.peers,
                 staleness = progress.staleness,
                 bytes_per_s = progress.bytes_per_s.round(),
@@ -145,6 +148,11 @@ impl Reporter {
             self.next = now + LOG_EVERY;
         }
     }
+}
+
+/// A rate in whole samples, or below 10 in thousandths: a large model's steps take minutes.
+fn thousandths(rate: f64) -> f64 {
+    if rate < 10.0 { (rate * 1000.0).round() / 1000.0 } else { rate.round() }
 }
 
 impl Drop for Reporter {
@@ -165,7 +173,8 @@ mod tests {
     fn numbers_keep_three_digits() {
         for (number, want) in [
             (0.0, "0"),
-            (7.4, "7"),
+            (0.0586, "0.059"),
+            (7.4, "7.4"),
             (999.4, "999"),
             (999.9, "1.00k"),
             (1234.0, "1.23k"),

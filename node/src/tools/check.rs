@@ -362,10 +362,7 @@ fn precision(torch: Option<TorchConfig>) -> Precision {
 fn name(torch: Option<TorchConfig>) -> String {
     torch.map_or_else(
         || "embedded, cpu, f32".to_owned(),
-        |TorchConfig { device, precision, recompute }| {
-            let recompute = if recompute { ", recompute" } else { "" };
-            format!("libtorch, {device}, {precision}{recompute}")
-        },
+        |TorchConfig { device, precision }| format!("libtorch, {device}, {precision}"),
     )
 }
 

@@ -89,11 +89,11 @@ impl Trainer for Counter {
         true
     }
 
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         TrainerState::default()
     }
 
-    fn restore(&mut self, _state: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, _state: TrainerState<'_>) -> Result<(), TrainError> {
         Ok(())
     }
 }

@@ -70,11 +70,11 @@ impl Trainer for Plain {
         Ok(Evaluation { loss: 0.0, accuracy: 0.0, count: 1 })
     }
 
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         TrainerState::default()
     }
 
-    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, _: TrainerState<'_>) -> Result<(), TrainError> {
         Ok(())
     }
 

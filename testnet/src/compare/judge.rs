@@ -196,7 +196,8 @@ fn trainer(config: &Value) -> Result<LocalTrainer, JudgeError> {
     let optimizer = OptimizerConfig::default_of(dnode_trainer::OptimizerKind::Adamw);
     let threads =
         std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));
-    let config = LocalConfig { model, optimizer, seed, batch: BATCH, steps: 1, threads };
+    let config =
+        LocalConfig { model, optimizer, seed, batch: BATCH, steps: 1, threads, recompute: false };
     Ok(LocalTrainer::new(config, source)?)
 }
 

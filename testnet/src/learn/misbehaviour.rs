@@ -218,11 +218,11 @@ impl Trainer for Astray {
         self.trainer.evaluate()
     }
 
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         self.trainer.save()
     }
 
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
         self.trainer.restore(state)
     }
 }

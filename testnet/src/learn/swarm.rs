@@ -43,6 +43,7 @@ fn native(
         batch,
         steps: case.steps,
         threads: 1,
+        recompute: false,
     };
     Ok(LocalTrainer::new(config, source)?)
 }

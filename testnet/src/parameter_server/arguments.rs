@@ -102,6 +102,7 @@ impl Plan {
             batch: self.batch,
             steps: self.steps,
             threads: 1,
+            recompute: false,
         };
         Ok(LocalTrainer::new(config, Box::new(source))?)
     }

@@ -109,6 +109,7 @@ impl Workload {
             batch: self.batch,
             steps: 100_000,
             threads,
+            recompute: false,
         }
     }
 

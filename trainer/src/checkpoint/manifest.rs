@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Checkpoint;
 use super::tensors::FileEntry;
 use crate::files::write_new;
-use crate::seam::TrainerState;
+use crate::trainer_state::TrainerState;
 
 const NAME: &str = "manifest.json";
 /// Version of the form of checkpoints.
@@ -49,7 +49,7 @@ struct Format {
 impl Manifest {
     pub(super) fn new(
         checkpoint: &Checkpoint<'_>,
-        trainer: &TrainerState,
+        trainer: &TrainerState<'_>,
         files: Vec<FileEntry>,
     ) -> Self {
         let fields = checkpoint.run.fields().iter();

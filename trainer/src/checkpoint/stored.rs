@@ -16,9 +16,10 @@ use super::{
 };
 use crate::description::Description;
 use crate::replica::{Lengths, Part, Replica, SavedReplica, unsound};
-use crate::seam::{StateTensor, TrainError, TrainerState};
+use crate::seam::TrainError;
 use crate::tensor_file::{self, HEADER_MAX, TensorFile};
 use crate::tokenizer::{TOKENIZER_BYTES_MAX, TOKENIZER_FILE};
+use crate::trainer_state::{StateTensor, StateValues, TrainerState};
 
 /// Vectors as long as the parameters that a state may hold: x, v, and the optimizer's.
 const STATE_VECTORS_MAX: u64 = 16;
@@ -83,7 +84,10 @@ impl Stored {
         let contents = contents(&state, &lengths, fragments)?;
         let trainer = manifest.trainer_tensors.clone();
         for name in &trainer {
-            state.elements(&format!("{TRAINER}{name}"), Dtype::F32, None)?;
+            let name = format!("{TRAINER}{name}");
+            if !matches!(state.info(&name), Some((Dtype::U8, _))) {
+                state.elements(&name, Dtype::F32, None)?;
+            }
         }
         Ok((Self { parameters, state, layout: layout.clone(), lengths, trainer }, contents))
     }
@@ -156,13 +160,17 @@ impl SavedReplica for Stored {
         self.state.all_unsigned(MASSES).map(Cow::Owned).map_err(failed)
     }
 
-    fn trainer(&mut self) -> Result<Cow<'_, TrainerState>, TrainError> {
+    fn trainer(&mut self) -> Result<TrainerState<'_>, TrainError> {
         let tensors = self.trainer.iter().map(|name| {
-            let values = self.state.all_floats(&format!("{TRAINER}{name}"))?;
-            Ok(StateTensor { name: name.clone(), values })
+            let stored = format!("{TRAINER}{name}");
+            let values = match self.state.info(&stored) {
+                Some((Dtype::U8, _)) => StateValues::from(self.state.all_bytes(&stored)?),
+                Some(_) | None => self.state.all_floats(&stored)?.into(),
+            };
+            Ok(StateTensor::new(name.as_str(), values))
         });
         let tensors = tensors.collect::<Result<_, String>>().map_err(failed)?;
-        Ok(Cow::Owned(TrainerState { tensors }))
+        Ok(TrainerState { tensors })
     }
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::write_new;
 use crate::replica::Source;
 use crate::tensor_file::TensorWriter;
+use crate::trainer_state::StateValues;
 
 /// Elements written at once.
 const CHUNK: usize = 1 << 16;
@@ -43,6 +44,8 @@ pub(super) enum DeviceVector<'a> {
     Weights(Source<'a>, usize),
     /// The replica's live weights.
     Live(Source<'a>),
+    /// Bytes from memory.
+    Bytes(&'a [u8]),
     /// Integers from memory.
     Signed(&'a [i64]),
     /// Integers from memory.
@@ -54,6 +57,16 @@ impl<'a> Tensor<'a> {
     pub(super) fn flat(name: String, values: impl Into<Cow<'a, [f32]>>) -> Self {
         let values = values.into();
         Self { name, shape: vec![values.len()], numbers: DeviceVector::Slice(values) }
+    }
+
+    /// A flat tensor of a trainer's state.
+    pub(super) fn of(name: String, values: &'a StateValues<'_>) -> Self {
+        match values {
+            StateValues::F32(values) => Self::flat(name, &**values),
+            StateValues::U8(codes) => {
+                Self { name, shape: vec![codes.len()], numbers: DeviceVector::Bytes(codes) }
+            }
+        }
     }
 
     /// A flat tensor of integers that are in memory.
@@ -73,6 +86,7 @@ impl<'a> Tensor<'a> {
             DeviceVector::Slice(_) | DeviceVector::Weights(..) | DeviceVector::Live(_) => {
                 Dtype::F32
             }
+            DeviceVector::Bytes(_) => Dtype::U8,
             DeviceVector::Signed(_) => Dtype::I64,
             DeviceVector::Unsigned(_) => Dtype::U64,
         }
@@ -93,6 +107,7 @@ impl<'a> Tensor<'a> {
                 replica.live(range, &mut values);
                 &values
             }
+            DeviceVector::Bytes(slice) => return bytes.extend_from_slice(&slice[range]),
             DeviceVector::Signed(slice) => {
                 bytes.extend(slice[range].iter().flat_map(|value| value.to_le_bytes()));
                 return;

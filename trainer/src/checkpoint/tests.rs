@@ -11,7 +11,7 @@ use dnode_protocol::{Origin, PeerId, RunField};
 use safetensors::SafeTensors;
 
 use super::*;
-use crate::seam::StateTensor;
+use crate::trainer_state::StateTensor;
 use crate::{
     Evaluation, Mixer, OuterStep, Replica, ReplicaConfig, ReplicaState, StepId, StepReport,
     TrainError, Trainer,
@@ -48,20 +48,19 @@ impl Trainer for Plain {
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         Ok(Evaluation::default())
     }
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         let names = ["z.momentum", "a.count"];
         let tensors = names.iter().zip(&self.moments);
-        let tensors = tensors
-            .map(|(name, values)| StateTensor { name: (*name).to_owned(), values: values.clone() });
+        let tensors = tensors.map(|(name, values)| StateTensor::new(*name, values.as_slice()));
         TrainerState { tensors: tensors.collect() }
     }
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
         let names: Vec<&str> = state.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
         if names != ["z.momentum", "a.count"] {
             return Err(TrainError::State(format!("{names:?}")));
         }
         for (own, saved) in self.moments.iter_mut().zip(&state.tensors) {
-            own.clone_from(&saved.values);
+            *own = saved.values.f32().unwrap().to_vec();
         }
         Ok(())
     }

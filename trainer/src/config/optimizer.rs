@@ -47,6 +47,19 @@ pub enum Decayed {
     All,
 }
 
+/// How an optimizer keeps its moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MomentFormat {
+    /// Four bytes for each number.
+    #[default]
+    F32,
+    /// A little more than one byte: floats of 8 bits, in blocks of 256 with a scale each, rounded up or down
+    /// at random. A number is off by up to a part in 8 (momentum, Adam's first moment) or 16 (its second
+    /// one), and by nothing on average.
+    F8,
+}
+
 /// The optimizer with every value decided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -85,6 +98,9 @@ pub struct OptimizerConfig {
     pub z_loss: f32,
     /// Micro-batches per step, `1..=65536`, a divisor of the batch.
     pub accumulate: usize,
+    /// How moments are kept.
+    #[serde(default)]
+    pub moments: MomentFormat,
 }
 
 impl OptimizerConfig {
@@ -110,6 +126,7 @@ impl OptimizerConfig {
             label_smoothing: 0.0,
             z_loss: 0.0,
             accumulate: 1,
+            moments: MomentFormat::F32,
         };
         let adamw = Self {
             learning_rate: 4e-3,

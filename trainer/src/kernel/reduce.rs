@@ -50,6 +50,22 @@ pub(crate) fn maximum(values: &[f32]) -> f32 {
     lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
+/// Largest absolute value, ignoring NaN, 0 of none; call inside [`vectorized`].
+#[inline(always)]
+pub(crate) fn largest(values: &[f32]) -> f32 {
+    let mut lanes = [0.0_f32; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = if value.abs() > *lane { value.abs() } else { *lane };
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(rest) {
+        *lane = if value.abs() > *lane { value.abs() } else { *lane };
+    }
+    lanes.iter().copied().fold(0.0, f32::max)
+}
+
 /// Euclidean norm, summed in `f64`; NaN or infinite exactly if an element is.
 pub(crate) fn norm(values: &[f32]) -> f64 {
     squares(values).sqrt()

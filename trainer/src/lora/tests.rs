@@ -238,7 +238,15 @@ fn a_run_begins_where_its_base_is_and_moves_the_adapters_alone() {
     let shape = SampleShape::Text { context: CONTEXT, vocabulary: VOCABULARY };
     let engine = |model: ModelConfig| {
         let optimizer = OptimizerConfig::default_of(OptimizerKind::Sgd);
-        let local = LocalConfig { model, optimizer, seed: 1, batch: 2, steps: 10, threads: 1 };
+        let local = LocalConfig {
+            model,
+            optimizer,
+            seed: 1,
+            batch: 2,
+            steps: 10,
+            threads: 1,
+            recompute: false,
+        };
         NativeEngine::new(&local, shape)
     };
     let error = engine(adapted(ModelKind::Llama)).unwrap_err();

@@ -3,6 +3,7 @@
 //! The block is that of GPT-2 (Radford et al. 2019, §2.3). The head is the transposed token
 //! embedding (Press and Wolf, arXiv:1608.05859) without a bias: fewer parameters to exchange.
 
+use std::mem;
 use std::ops::Range;
 
 use dnode_protocol::{LayoutError, ParameterLayout};
@@ -12,11 +13,13 @@ use serde_json::{Value, json};
 use super::adapter::Layouts;
 use super::linear::Linear;
 use super::transformer::{
-    Attention, AttentionScratch, Embedding, Head, Heads, LanguageModel, initialize, tokens,
+    Activated, Attention, AttentionScratch, Embedding, Head, Heads, LanguageModel, Recomputed,
+    initialize, tokens,
 };
 use super::{Backward, Forward, Model};
 use crate::batch::Batch;
 use crate::config::{ConfigError, ModelConfig};
+use crate::kernel::ROWS_AT_ONCE;
 use crate::kernel::activation::{add_bias_gelu, gelu_backward};
 use crate::kernel::attention::AttentionShape;
 use crate::kernel::dropout::{self, Dropped};
@@ -73,6 +76,12 @@ impl Norm {
         self.kept.resize(input.len() / gain.len(), gain.len());
         self.output.resize(input.len(), 0.0);
         self.kept.forward(input, gain, bias, &mut self.output);
+    }
+
+    /// Changes activations with another block's norm.
+    fn swap_activations(&mut self, other: &mut Self) {
+        mem::swap(&mut self.kept, &mut other.kept);
+        mem::swap(&mut self.output, &mut other.output);
     }
 
     /// Adds to `input_gradient`; destroys `output_gradient`.
@@ -132,6 +141,18 @@ pub(crate) struct Gpt {
     /// `[N, width]`: the residual stream.
     residual: Vec<f32>,
     scratch: Scratch,
+    /// Where blocks compute their activations a second time.
+    recomputed: Option<Recomputed>,
+}
+
+impl Activated for Block {
+    fn swap_activations(&mut self, other: &mut Self) {
+        self.attention_norm.swap_activations(&mut other.attention_norm);
+        self.attention.swap_activations(&mut other.attention);
+        self.inner_norm.swap_activations(&mut other.inner_norm);
+        mem::swap(&mut self.slope, &mut other.slope);
+        mem::swap(&mut self.inner, &mut other.inner);
+    }
 }
 
 impl Block {
@@ -167,6 +188,17 @@ impl Block {
         (heads, scratch): (&Heads, &mut AttentionScratch),
         residual: &mut [f32],
     ) {
+        self.activate(pass, (heads, scratch), residual);
+        self.contract.add(pass, self.place, &self.inner, residual);
+    }
+
+    /// Computes what the backward pass needs, and adds the first of the two contributions.
+    fn activate(
+        &mut self,
+        pass: Forward<'_>,
+        (heads, scratch): (&Heads, &mut AttentionScratch),
+        residual: &mut [f32],
+    ) {
         self.attention_norm.forward(pass, residual);
         let input = self.attention_norm.output.as_slice();
         self.attention.forward(pass, (heads, scratch), input, residual);
@@ -176,8 +208,9 @@ impl Block {
         self.slope.resize(rows * self.expand.outputs, 0.0);
         self.inner.resize(rows * self.expand.outputs, 0.0);
         self.expand.product(pass, &self.inner_norm.output, &mut self.slope);
-        add_bias_gelu(&mut self.slope, self.expand.bias(pass), &mut self.inner);
-        self.contract.add(pass, self.place, &self.inner, residual);
+        let (bias, piece) = (self.expand.bias(pass), ROWS_AT_ONCE * self.expand.outputs);
+        let pieces = self.slope.chunks_mut(piece).zip(self.inner.chunks_mut(piece));
+        pass.compute.for_each(pieces.collect(), |(rows, out)| add_bias_gelu(rows, bias, out));
     }
 
     /// Turns the residual stream's gradient behind the block into that before it.
@@ -186,7 +219,9 @@ impl Block {
         let added = dropout::before(pass.dropout, self.place, residual, narrow);
         self.contract.backward_parameters(pass, &self.inner, added);
         self.contract.backward_input(pass, added, inner);
-        gelu_backward(inner, &self.slope);
+        let piece = ROWS_AT_ONCE * self.expand.outputs;
+        let pieces = inner.chunks_mut(piece).zip(self.slope.chunks(piece));
+        pass.compute.for_each(pieces.collect(), |(gradient, slope)| gelu_backward(gradient, slope));
         self.expand.backward_parameters(pass, &self.inner_norm.output, inner);
         self.expand.backward_input(pass, inner, narrow);
         self.inner_norm.backward(pass, narrow, residual);
@@ -226,6 +261,7 @@ impl Gpt {
             final_norm,
             residual: Vec::new(),
             scratch: Scratch::default(),
+            recomputed: None,
         })
     }
 }
@@ -242,12 +278,17 @@ impl LanguageModel for Gpt {
         if let Some(dropout) = pass.dropout {
             dropout.apply(Dropped::Embedding, &mut self.residual);
         }
-        for block in &mut self.blocks {
+        for index in 0..self.blocks.len() {
             if pass.compute.is_interrupted() {
                 return false;
             }
+            // A text in parts needs the keys and values of all blocks.
+            if let (Some(recomputed), None) = (&mut self.recomputed, pass.kept) {
+                recomputed.give(&mut self.blocks, index);
+                recomputed.keep(index, &self.residual);
+            }
             let heads = (&self.heads, &mut self.scratch.attention);
-            block.forward(pass, heads, &mut self.residual);
+            self.blocks[index].forward(pass, heads, &mut self.residual);
         }
         self.final_norm.forward(pass, &self.residual);
         true
@@ -275,6 +316,10 @@ impl Model for Gpt {
         initialize(&self.layouts, self.blocks.len(), random, parameters);
     }
 
+    fn recompute(&mut self) {
+        self.recomputed = Some(Recomputed::default());
+    }
+
     fn activations(&self, samples: usize, threads: usize) -> usize {
         let shape = self.heads.shape;
         let (rows, width) = (samples * shape.tokens, shape.width());
@@ -284,7 +329,11 @@ impl Model for Gpt {
         // The residual stream, its gradient, what is added to it with dropout, and one more gradient.
         let shared = rows * (4 * width + inner + self.head.vocabulary());
         let scratch = AttentionScratch::numbers(shape, samples, threads);
-        self.blocks.len() * block + norm + shared + scratch
+        let blocks = match self.recomputed {
+            None => self.blocks.len() * block,
+            Some(_) => block + self.blocks.len() * rows * width,
+        };
+        blocks + norm + shared + scratch
     }
 
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
@@ -292,7 +341,7 @@ impl Model for Gpt {
             return Score::default();
         }
         self.head.forward(pass, &self.final_norm.output);
-        self.head.score(&batch.targets, pass.objective)
+        self.head.score(pass, &batch.targets)
     }
 
     fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {
@@ -307,10 +356,18 @@ impl Model for Gpt {
 
         self.head.backward(&mut pass, scale, &self.final_norm.output, &mut scratch.narrow);
         self.final_norm.backward(&mut pass, &mut scratch.narrow, &mut scratch.residual);
-        for block in self.blocks.iter().rev() {
+        for index in (0..self.blocks.len()).rev() {
             if pass.compute.is_interrupted() {
                 return;
             }
+            let blocks = &mut self.blocks;
+            if let Some(recomputed) = &mut self.recomputed
+                && recomputed.take_back(blocks, index, &mut self.residual)
+            {
+                let heads = (&self.heads, &mut scratch.attention);
+                blocks[index].activate(pass.again(), heads, &mut self.residual);
+            }
+            let block = &blocks[index];
             block.backward(&mut pass, &self.heads, scratch);
             pass.is_final_from(block.attention_norm.gain.start);
         }

@@ -4,6 +4,7 @@
 //! Source: Touvron et al., arXiv:2302.13971, §2.2; grouped heads as in arXiv:2307.09288, §2.2. Numbers are
 //! those of `LlamaForCausalLM` of `transformers` on the same weights (`golden.rs`).
 
+use std::mem;
 use std::ops::Range;
 
 use dnode_protocol::{LayoutError, ParameterLayout};
@@ -13,11 +14,13 @@ use serde_json::{Value, json};
 use super::adapter::Layouts;
 use super::linear::Linear;
 use super::transformer::{
-    Attention, AttentionScratch, Embedding, Head, Heads, LanguageModel, initialize, tokens,
+    Activated, Attention, AttentionScratch, Embedding, Head, Heads, LanguageModel, Recomputed,
+    initialize, tokens,
 };
 use super::{Backward, Forward, Model};
 use crate::batch::Batch;
 use crate::config::{ConfigError, ModelConfig, RotaryScaling};
+use crate::kernel::ROWS_AT_ONCE;
 use crate::kernel::attention::AttentionShape;
 use crate::kernel::dropout::{self, Dropped};
 use crate::kernel::loss::Score;
@@ -96,6 +99,12 @@ impl Norm {
         self.kept.forward(input, gain, self.epsilon, &mut self.output);
     }
 
+    /// Changes activations with another block's norm.
+    fn swap_activations(&mut self, other: &mut Self) {
+        mem::swap(&mut self.kept, &mut other.kept);
+        mem::swap(&mut self.output, &mut other.output);
+    }
+
     /// Adds to `input_gradient`; destroys `output_gradient`.
     fn backward(
         &self,
@@ -153,6 +162,18 @@ pub(crate) struct Llama {
     /// `[N, width]`: the residual stream.
     residual: Vec<f32>,
     scratch: Scratch,
+    /// Where blocks compute their activations a second time.
+    recomputed: Option<Recomputed>,
+}
+
+impl Activated for Block {
+    fn swap_activations(&mut self, other: &mut Self) {
+        self.attention_norm.swap_activations(&mut other.attention_norm);
+        self.attention.swap_activations(&mut other.attention);
+        self.inner_norm.swap_activations(&mut other.inner_norm);
+        mem::swap(&mut self.slopes, &mut other.slopes);
+        mem::swap(&mut self.inner, &mut other.inner);
+    }
 }
 
 impl Block {
@@ -188,6 +209,17 @@ impl Block {
         (heads, scratch): (&Heads, &mut AttentionScratch),
         residual: &mut [f32],
     ) {
+        self.activate(pass, (heads, scratch), residual);
+        self.contract.add(pass, self.place, &self.inner, residual);
+    }
+
+    /// Computes what the backward pass needs, and adds the first of the two contributions.
+    fn activate(
+        &mut self,
+        pass: Forward<'_>,
+        (heads, scratch): (&Heads, &mut AttentionScratch),
+        residual: &mut [f32],
+    ) {
         self.attention_norm.forward(pass, residual);
         let input = self.attention_norm.output.as_slice();
         self.attention.forward(pass, (heads, scratch), input, residual);
@@ -198,13 +230,11 @@ impl Block {
         self.slopes.resize(rows * 2 * inner, 0.0);
         self.inner.resize(rows * inner, 0.0);
         self.expand.product(pass, &self.inner_norm.output, &mut self.slopes);
-        let tokens = heads.shape.tokens.min(rows);
-        let samples = self
+        let pieces = self
             .slopes
-            .chunks_exact_mut(tokens * 2 * inner)
-            .zip(self.inner.chunks_exact_mut(tokens * inner));
-        pass.compute.for_each(samples.collect(), |(rows, out)| swiglu(rows, inner, out));
-        self.contract.add(pass, self.place, &self.inner, residual);
+            .chunks_mut(ROWS_AT_ONCE * 2 * inner)
+            .zip(self.inner.chunks_mut(ROWS_AT_ONCE * inner));
+        pass.compute.for_each(pieces.collect(), |(rows, out)| swiglu(rows, inner, out));
     }
 
     /// Turns the residual stream's gradient behind the block into that before it.
@@ -213,7 +243,14 @@ impl Block {
         let added = dropout::before(pass.dropout, self.place, residual, narrow);
         self.contract.backward_parameters(pass, &self.inner, added);
         self.contract.backward_input(pass, added, inner);
-        swiglu_backward(inner, &self.slopes, self.contract.inputs, expanded);
+        let channels = self.contract.inputs;
+        let pieces = inner
+            .chunks(ROWS_AT_ONCE * channels)
+            .zip(self.slopes.chunks(ROWS_AT_ONCE * 2 * channels))
+            .zip(expanded.chunks_mut(ROWS_AT_ONCE * 2 * channels));
+        pass.compute.for_each(pieces.collect(), |((gradient, slopes), out)| {
+            swiglu_backward(gradient, slopes, channels, out);
+        });
         self.expand.backward_parameters(pass, &self.inner_norm.output, expanded);
         self.expand.backward_input(pass, expanded, narrow);
         self.inner_norm.backward(pass, narrow, residual);
@@ -256,6 +293,7 @@ impl Llama {
             head,
             residual: Vec::new(),
             scratch: Scratch::default(),
+            recomputed: None,
         })
     }
 }
@@ -266,12 +304,17 @@ impl LanguageModel for Llama {
         if let Some(dropout) = pass.dropout {
             dropout.apply(Dropped::Embedding, &mut self.residual);
         }
-        for block in &mut self.blocks {
+        for index in 0..self.blocks.len() {
             if pass.compute.is_interrupted() {
                 return false;
             }
+            // A text in parts needs the keys and values of all blocks.
+            if let (Some(recomputed), None) = (&mut self.recomputed, pass.kept) {
+                recomputed.give(&mut self.blocks, index);
+                recomputed.keep(index, &self.residual);
+            }
             let heads = (&self.heads, &mut self.scratch.attention);
-            block.forward(pass, heads, &mut self.residual);
+            self.blocks[index].forward(pass, heads, &mut self.residual);
         }
         self.final_norm.forward(pass, &self.residual);
         true
@@ -299,6 +342,10 @@ impl Model for Llama {
         initialize(&self.layouts, self.blocks.len(), random, parameters);
     }
 
+    fn recompute(&mut self) {
+        self.recomputed = Some(Recomputed::default());
+    }
+
     fn activations(&self, samples: usize, threads: usize) -> usize {
         let shape = self.heads.shape;
         let (rows, width) = (samples * shape.tokens, shape.width());
@@ -308,7 +355,11 @@ impl Model for Llama {
         // The residual stream, its gradient, what is added to it with dropout, and one more gradient.
         let shared = rows * (4 * width + 3 * inner + self.head.vocabulary());
         let scratch = AttentionScratch::numbers(shape, samples, threads);
-        self.blocks.len() * block + norm + shared + scratch
+        let blocks = match self.recomputed {
+            None => self.blocks.len() * block,
+            Some(_) => block + self.blocks.len() * rows * width,
+        };
+        blocks + norm + shared + scratch
     }
 
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score {
@@ -316,7 +367,7 @@ impl Model for Llama {
             return Score::default();
         }
         self.head.forward(pass, &self.final_norm.output);
-        self.head.score(&batch.targets, pass.objective)
+        self.head.score(pass, &batch.targets)
     }
 
     fn backward(&mut self, mut pass: Backward<'_, '_>, batch: &Batch, scale: f32) {
@@ -333,10 +384,18 @@ impl Model for Llama {
 
         self.head.backward(&mut pass, scale, &self.final_norm.output, &mut scratch.narrow);
         self.final_norm.backward(&mut pass, &mut scratch.narrow, &mut scratch.residual);
-        for block in self.blocks.iter().rev() {
+        for index in (0..self.blocks.len()).rev() {
             if pass.compute.is_interrupted() {
                 return;
             }
+            let blocks = &mut self.blocks;
+            if let Some(recomputed) = &mut self.recomputed
+                && recomputed.take_back(blocks, index, &mut self.residual)
+            {
+                let heads = (&self.heads, &mut scratch.attention);
+                blocks[index].activate(pass.again(), heads, &mut self.residual);
+            }
+            let block = &blocks[index];
             block.backward(&mut pass, &self.heads, scratch);
             pass.is_final_from(block.attention_norm.gain.start);
         }

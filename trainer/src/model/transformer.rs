@@ -1,5 +1,6 @@
 //! What the transformers have in common: attention with its projections, embedding, head, initial weights.
 
+use std::mem;
 use std::ops::Range;
 
 use dnode_protocol::{LayoutError, ParameterLayout};
@@ -11,9 +12,9 @@ use super::{Backward, Forward, Model, initial};
 use crate::batch::{Batch, Input};
 use crate::kernel::attention::AttentionShape;
 use crate::kernel::dropout::{self, Dropped};
-use crate::kernel::loss::{Objective, Score, cross_entropy};
+use crate::kernel::loss::{Score, cross_entropy};
 use crate::kernel::rotation::Rotation;
-use crate::kernel::{Blend, Compute, Matrix, MatrixMut, reduce};
+use crate::kernel::{Blend, Compute, Matrix, MatrixMut, ROWS_AT_ONCE, reduce};
 
 /// Deviation of initial weights (GPT-2).
 const INITIAL_DEVIATION: f32 = 0.02;
@@ -178,9 +179,17 @@ impl Head {
     }
 
     /// The losses of the targets `[N]`; the gradient replaces the logits.
-    pub(super) fn score(&mut self, targets: &[u32], objective: Objective) -> Score {
+    pub(super) fn score(&mut self, pass: Forward<'_>, targets: &[u32]) -> Score {
         let vocabulary = self.vocabulary();
-        cross_entropy(&mut self.logits, targets, vocabulary, objective)
+        let mut scores = vec![Score::default(); targets.len().div_ceil(ROWS_AT_ONCE)];
+        let rows = self.logits.chunks_mut(ROWS_AT_ONCE * vocabulary);
+        let pieces = rows.zip(targets.chunks(ROWS_AT_ONCE)).zip(&mut scores);
+        pass.compute.for_each(pieces.collect(), |((rows, targets), score)| {
+            *score = cross_entropy(rows, targets, vocabulary, pass.objective);
+        });
+        let mut all = Score::default();
+        scores.into_iter().for_each(|score| all.add(score));
+        all
     }
 
     /// Adds the gradient of the table; `input_gradient ← scale · logits' gradient · table`.
@@ -193,9 +202,10 @@ impl Head {
         input: &[f32],
         input_gradient: &mut [f32],
     ) {
-        let (rows, width) = (input.len() / self.width, self.width);
-        let vocabulary = self.vocabulary();
-        reduce::scale(&mut self.logits, scale);
+        let (width, vocabulary) = (self.width, self.vocabulary());
+        let rows = self.logits.chunks_mut(ROWS_AT_ONCE * vocabulary);
+        pass.compute.for_each(rows.collect(), |rows| reduce::scale(rows, scale));
+        let rows = input.len() / width;
         let logits = Matrix::new(&self.logits, rows, vocabulary);
         let compute = pass.compute;
         if let Some(gradient) = pass.gradient_of(&self.table) {
@@ -213,6 +223,57 @@ impl Head {
             Matrix::new(table, vocabulary, width),
             Blend::Replace,
         );
+    }
+}
+
+/// A block with room for its activations.
+pub(super) trait Activated {
+    /// Changes the activations with another block, which has the same shape.
+    fn swap_activations(&mut self, other: &mut Self);
+}
+
+/// Blocks of which one at a time has activations; those of the others are computed a second time.
+#[derive(Debug, Default)]
+pub(super) struct Recomputed {
+    /// Which one has them.
+    holder: usize,
+    /// `[N, width]` of each: the residual stream in front of it.
+    inputs: Vec<Vec<f32>>,
+}
+
+impl Recomputed {
+    /// Gives block `index` the room for activations.
+    pub(super) fn give<B: Activated>(&mut self, blocks: &mut [B], index: usize) {
+        if let Ok([from, to]) = blocks.get_disjoint_mut([self.holder, index]) {
+            to.swap_activations(from);
+        }
+        self.holder = index;
+    }
+
+    /// Keeps the residual stream in front of block `index`.
+    pub(super) fn keep(&mut self, index: usize, residual: &[f32]) {
+        if self.inputs.len() <= index {
+            self.inputs.resize_with(index + 1, Vec::new);
+        }
+        let input = &mut self.inputs[index];
+        input.clear();
+        input.extend_from_slice(residual);
+    }
+
+    /// Whether block `index` has to compute its activations again; `residual` is what it was in front of it
+    /// then.
+    pub(super) fn take_back<B: Activated>(
+        &mut self,
+        blocks: &mut [B],
+        index: usize,
+        residual: &mut [f32],
+    ) -> bool {
+        if self.holder == index {
+            return false;
+        }
+        self.give(blocks, index);
+        residual.copy_from_slice(&self.inputs[index]);
+        true
     }
 }
 
@@ -295,6 +356,13 @@ impl Attention {
     pub(super) const fn numbers(shape: AttentionShape, samples: usize) -> usize {
         let each = shape.tokens * (shape.row() + shape.width()) + shape.kept(shape.tokens);
         samples * each
+    }
+
+    /// Changes activations with another block.
+    pub(super) fn swap_activations(&mut self, other: &mut Self) {
+        mem::swap(&mut self.qkv, &mut other.qkv);
+        mem::swap(&mut self.state, &mut other.state);
+        mem::swap(&mut self.attended, &mut other.attended);
     }
 
     /// Its two layers.

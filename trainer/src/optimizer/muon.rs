@@ -17,7 +17,10 @@ pub const LENGTH_MIN: f32 = 1e-7;
 /// Source: Liu et al. 2025, "Muon is scalable for LLM training", arXiv 2502.16982, equation 4.
 pub const UPDATE_RMS: f32 = 0.2;
 
-/// What [`muon`] needs besides its slices.
+/// What an update of a matrix needs besides its slices: [`direction`] of all of it, then [`apply`].
+///
+/// `m ← μ m + g ; O = orthogonal(g + μ m) ; x ← x − 0.2 √max(rows, columns) η O − η λ x`. Source: Jordan et
+/// al. 2024, with the scale of Liu et al. 2025 ([`UPDATE_RMS`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct MuonRule {
     pub(super) learning_rate: f32,
@@ -29,19 +32,18 @@ pub(super) struct MuonRule {
     pub(super) shape: (usize, usize),
 }
 
-/// `m ← μ m + g ; O = orthogonal(g + μ m) ; x ← x − 0.2 √max(rows, columns) η O − η λ x`.
-///
-/// All slices are one matrix of `rule.shape`. Source: Jordan et al. 2024, with the scale of Liu et
-/// al. 2025 ([`UPDATE_RMS`]).
-pub(super) fn muon(parameters: &mut [f32], gradient: &[f32], momentum: &mut [f32], rule: MuonRule) {
-    let (rows, columns) = rule.shape;
-    let mut direction = vec![0.0; parameters.len()];
-    for ((u, &g), m) in direction.iter_mut().zip(gradient).zip(momentum) {
+/// `m ← μ m + g ; u ← g + μ m`, of a part of the matrix.
+pub(super) fn direction(gradient: &[f32], momentum: &mut [f32], out: &mut [f32], rule: MuonRule) {
+    for ((u, &g), m) in out.iter_mut().zip(gradient).zip(momentum) {
         let g = g * rule.gradient_scale;
         *m = rule.momentum * *m + g;
         *u = g + rule.momentum * *m;
     }
-    orthogonalize(&mut direction, (rows, columns));
+}
+
+/// Moves the matrix by the `direction` of all of it.
+pub(super) fn apply(parameters: &mut [f32], mut direction: Vec<f32>, rule: MuonRule) {
+    orthogonalize(&mut direction, rule.shape);
     let keep = 1.0 - rule.learning_rate * rule.weight_decay;
     let rate = rule.learning_rate * scale(rule.shape);
     for (x, u) in parameters.iter_mut().zip(direction) {
@@ -49,7 +51,7 @@ pub(super) fn muon(parameters: &mut [f32], gradient: &[f32], momentum: &mut [f32
     }
 }
 
-/// Numbers that [`muon`] needs for a while beside the matrix and its momentum.
+/// Numbers that an update needs for a while beside the matrix and its momentum.
 pub(super) fn numbers((rows, columns): (usize, usize)) -> usize {
     2 * rows * columns + 2 * rows.min(columns).pow(2)
 }
@@ -143,7 +145,9 @@ mod tests {
         };
         let gradient = waves(16, 48);
         let (mut x, mut m) = (vec![2.0; 16 * 48], vec![0.0; 16 * 48]);
-        muon(&mut x, &gradient, &mut m, rule);
+        let mut u = vec![0.0; 16 * 48];
+        direction(&gradient, &mut m, &mut u, rule);
+        apply(&mut x, u, rule);
         // x = 2 · (1 − 0.05) − 0.5 · u, where u has a root mean square of about 0.2.
         let moved: f32 = x.iter().map(|x| ((1.9 - x) / 0.5).powi(2)).sum();
         let rms = (moved / x.len() as f32).sqrt();

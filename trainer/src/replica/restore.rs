@@ -6,7 +6,8 @@ use super::store::{HostStore, Store};
 use super::{Replica, ReplicaLock, ReplicaState};
 use crate::mix::norm;
 use crate::mixer::{MixerState, plausible_mass, read_accumulators};
-use crate::seam::{TrainError, TrainerState};
+use crate::seam::TrainError;
+use crate::trainer_state::TrainerState;
 use crate::weights::{CHUNK, chunks};
 
 /// A vector of a saved replica.
@@ -50,7 +51,7 @@ pub(crate) trait SavedReplica {
     fn masses(&mut self) -> Result<Cow<'_, [u64]>, TrainError>;
 
     /// The trainer's private state.
-    fn trainer(&mut self) -> Result<Cow<'_, TrainerState>, TrainError>;
+    fn trainer(&mut self) -> Result<TrainerState<'_>, TrainError>;
 }
 
 impl SavedReplica for &ReplicaState {
@@ -83,8 +84,8 @@ impl SavedReplica for &ReplicaState {
         Ok(Cow::Borrowed(self.fixed.as_ref().map_or(&[][..], |fixed| &fixed.masses)))
     }
 
-    fn trainer(&mut self) -> Result<Cow<'_, TrainerState>, TrainError> {
-        Ok(Cow::Borrowed(&self.trainer))
+    fn trainer(&mut self) -> Result<TrainerState<'_>, TrainError> {
+        Ok(self.trainer.lend())
     }
 }
 
@@ -124,10 +125,7 @@ impl Replica {
     ) -> Result<(), TrainError> {
         self.check(&lock.store, saved)?;
         // First, because it comes with a copy and the vectors below were not touched before.
-        match saved.trainer()? {
-            Cow::Owned(state) => self.trainer_mut().restore_owned(state)?,
-            Cow::Borrowed(state) => self.trainer_mut().restore(state)?,
-        }
+        self.trainer_mut().restore(saved.trainer()?)?;
         lock.store.restore(saved)?;
         let live = if saved.lengths().outer.is_some() { Part::Live } else { Part::Parameters };
         self.shared.pending().clear();

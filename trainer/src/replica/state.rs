@@ -6,7 +6,7 @@ use std::ops::Range;
 use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 
 use super::{Replica, ReplicaLock};
-use crate::seam::TrainerState;
+use crate::trainer_state::TrainerState;
 
 /// Everything a replica needs to continue.
 ///
@@ -23,7 +23,7 @@ pub struct ReplicaState {
     /// What push-sum and delta-set add; `None` for other mixers.
     pub fixed: Option<FixedState>,
     /// The trainer's private state.
-    pub trainer: TrainerState,
+    pub trainer: TrainerState<'static>,
 }
 
 /// The state that an outer step adds to a replica.
@@ -81,7 +81,12 @@ impl<'r, 't> Held<'r, 't> {
             masses: masses.to_vec(),
             residual: residual.to_vec(),
         });
-        ReplicaState { parameters: self.values(), outer, fixed, trainer: self.trainer_state() }
+        ReplicaState {
+            parameters: self.values(),
+            outer,
+            fixed,
+            trainer: self.trainer_state().into_owned(),
+        }
     }
 
     /// Reads the replica's weights of `range`.
@@ -130,7 +135,7 @@ impl<'r, 't> Held<'r, 't> {
     }
 
     /// The trainer's private state.
-    pub(crate) fn trainer_state(&self) -> TrainerState {
+    pub(crate) fn trainer_state(&self) -> TrainerState<'_> {
         self.replica.live.save()
     }
 
@@ -224,10 +229,10 @@ impl<'a> Source<'a> {
     }
 
     /// The trainer's private state.
-    pub(crate) fn trainer_state(self) -> Cow<'a, TrainerState> {
+    pub(crate) fn trainer_state(self) -> TrainerState<'a> {
         match self {
-            Self::Held(held) => Cow::Owned(held.trainer_state()),
-            Self::Copy(copy) => Cow::Borrowed(&copy.state.trainer),
+            Self::Held(held) => held.trainer_state(),
+            Self::Copy(copy) => copy.state.trainer.lend(),
         }
     }
 

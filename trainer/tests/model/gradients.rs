@@ -1,6 +1,6 @@
 //! Hand-derived gradients against central differences of the loss.
 
-use crate::synthetic::{KINDS, SAMPLES, bits, config, trainer};
+use crate::synthetic::{KINDS, SAMPLES, bits, config, parameters, trainer};
 use dnode_trainer::{GradientStep, LocalConfig, LocalTrainer, ModelKind, StepId, Trainer};
 
 /// Half the distance of a central difference along a direction of length one.
@@ -53,7 +53,7 @@ fn check_of(mut config: LocalConfig, loss: Loss) {
     // Large weights make every term of the derivatives count.
     config.seed = 3;
     let mut trainer = trainer(config);
-    let parameters = crate::synthetic::parameters(&trainer);
+    let parameters = parameters(&trainer);
     if kind.is_text() {
         trainer.displace(0..parameters.len(), &parameters, 3.0);
     }
@@ -153,6 +153,29 @@ fn micro_batches_add_up_to_the_batch() {
         let norm = f64::from(a.gradient_norm);
         for (x, y) in whole.gradient_mut().iter().zip(parts.gradient_mut()) {
             assert!(f64::from(x - *y).abs() < 1e-5 * norm, "{kind}: {x} and {y}");
+        }
+    }
+}
+
+#[test]
+fn activations_that_are_computed_again_change_no_bit() {
+    for kind in KINDS {
+        for threads in [1, 2] {
+            let of = |recompute| {
+                let mut config = LocalConfig { threads, recompute, ..config(kind) };
+                config.model.layers = 4;
+                config.model.dropout = if kind.is_text() { 0.3 } else { 0.0 };
+                config.optimizer.accumulate = 3;
+                let mut trainer = trainer(config);
+                // Evaluations and batches of other sizes between steps leave activations of their own.
+                let reports = [3, SAMPLES, 5].map(|samples| {
+                    trainer.set_batch(samples);
+                    let report = trainer.step(StepId::alone(samples as u64)).unwrap();
+                    (report.loss.to_bits(), trainer.evaluate().unwrap().loss.to_bits())
+                });
+                (reports, bits(&parameters(&trainer)))
+            };
+            assert_eq!(of(true), of(false), "{kind} {threads}");
         }
     }
 }

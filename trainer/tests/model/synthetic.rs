@@ -94,6 +94,7 @@ pub(crate) fn config(kind: ModelKind) -> LocalConfig {
         batch: SAMPLES,
         steps: 200,
         threads: 1,
+        recompute: false,
     }
 }
 

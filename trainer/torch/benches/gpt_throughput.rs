@@ -37,11 +37,8 @@ fn main() {
         shape: SampleShape::Text { context, vocabulary: VOCABULARY },
         batch,
     };
-    let how = TorchConfig {
-        device: device.parse().unwrap(),
-        precision: precision.parse().unwrap(),
-        recompute: false,
-    };
+    let how =
+        TorchConfig { device: device.parse().unwrap(), precision: precision.parse().unwrap() };
     let config = workload.config(2);
     let engine = dnode_torch::engine(&config, how, workload.shape).unwrap();
     let mut trainer = LocalTrainer::on(engine, config, Box::new(Fixed(workload.shape))).unwrap();

@@ -14,11 +14,15 @@
 mod workload;
 
 use dnode_torch::{Device, Precision, TorchConfig};
-use dnode_trainer::LocalTrainer;
+use dnode_trainer::{LocalConfig, LocalTrainer};
 use workload::{Fixed, Times, Workload, measure, workloads};
 
-fn torch(workload: &Workload, threads: usize, torch: TorchConfig) -> LocalTrainer {
-    let config = workload.config(threads);
+fn torch(
+    workload: &Workload,
+    threads: usize,
+    (torch, recompute): (TorchConfig, bool),
+) -> LocalTrainer {
+    let config = LocalConfig { recompute, ..workload.config(threads) };
     let engine = dnode_torch::engine(&config, torch, workload.shape).unwrap();
     LocalTrainer::on(engine, config, Box::new(Fixed(workload.shape))).unwrap()
 }
@@ -28,7 +32,6 @@ fn main() {
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let f32 = TorchConfig { device: Device::Cpu, ..TorchConfig::default() };
     let bf16 = TorchConfig { precision: Precision::Bf16, ..f32 };
-    let again = TorchConfig { recompute: true, ..f32 };
     println!(
         "{:<30}{:>7} {:<11}{:>9}{:>9}{:>12}{:>8}",
         "ms/step", "threads", "engine", "median", "tenth", "ninth tenth", "ratio"
@@ -41,8 +44,8 @@ fn main() {
             let source = Box::new(Fixed(workload.shape));
             let mut native = LocalTrainer::new(workload.config(threads), source).unwrap();
             let native = measure(&mut native);
-            let [f32, bf16, again] =
-                [f32, bf16, again].map(|how| measure(&mut torch(&workload, threads, how)));
+            let [f32, bf16, again] = [(f32, false), (bf16, false), (f32, true)]
+                .map(|how| measure(&mut torch(&workload, threads, how)));
             let engines =
                 [("embedded", native), ("libtorch", f32), ("bf16", bf16), ("recompute", again)];
             for (engine, times) in engines {

@@ -103,16 +103,14 @@ impl fmt::Display for Precision {
     }
 }
 
-/// How libtorch computes; how many threads is the trainer's own configuration.
+/// How libtorch computes; threads, and whether activations are computed again, are the trainer's own
+/// configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TorchConfig {
     /// Where.
     pub device: Device,
     /// In which numbers.
     pub precision: Precision,
-    /// Gradient checkpointing: the backward pass computes each stage's activations once more, so
-    /// that only what goes from stage to stage is kept (Chen et al., arXiv:1604.06174, §4).
-    pub recompute: bool,
 }
 
 #[cfg(test)]

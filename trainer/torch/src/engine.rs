@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use dnode_protocol::ParameterLayout;
 use dnode_trainer::{
-    Batch, Device, DeviceError, Displacer, Draws, Engine, LocalConfig, Objective, Optimizer,
-    Resident, SampleShape, Score, StateTensor, TrainError, initial_parameters,
+    Batch, Device, DeviceError, Displacer, Draws, Engine, LocalConfig, MomentFormat, Objective,
+    Optimizer, Resident, SampleShape, Score, StateTensor, TrainError, initial_parameters,
 };
 use tch::{Kind, TchError, Tensor};
 
@@ -97,11 +97,13 @@ impl TorchEngine {
         let flat = Flat::new(&layout, &initial, device)?;
         let update = if flat.on_host() {
             Update::Host(Optimizer::new(config.optimizer.clone(), &layout))
+        } else if config.optimizer.moments != MomentFormat::F32 {
+            return Err(TorchError::Moments);
         } else {
             let how = (device, net::kind(torch.precision));
             Update::Device(DeviceOptimizer::new(&config.optimizer, &layout, how)?)
         };
-        let how = (torch.precision, torch.recompute);
+        let how = (torch.precision, config.recompute);
         Ok(Self {
             net: Net::new(&config.model, shape, flat.leaves(), how)?,
             objective: config.optimizer.objective(),
@@ -302,9 +304,7 @@ impl Engine for TorchEngine {
 
     fn read_moments(&self, range: Range<usize>, out: &mut [f32]) {
         let read = match &self.update {
-            Update::Host(optimizer) => {
-                return out.copy_from_slice(&optimizer.moments().0[range]);
-            }
+            Update::Host(optimizer) => return optimizer.read_first(range, out),
             Update::Device(optimizer) => part(optimizer.first(), &range),
         };
         if let Err(error) = read.and_then(|moments| moments.f_copy_data(out, range.len())) {
@@ -315,12 +315,7 @@ impl Engine for TorchEngine {
 
     fn displace_moments(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
         let moved = match &mut self.update {
-            Update::Host(optimizer) => {
-                for (m, &delta) in optimizer.first_mut(range).iter_mut().zip(delta) {
-                    *m += weight * delta;
-                }
-                return;
-            }
+            Update::Host(optimizer) => return optimizer.displace_first(&range, delta, weight),
             Update::Device(optimizer) => move_by_torch(optimizer.first(), &range, (delta, weight)),
         };
         if let Err(error) = moved {
@@ -328,7 +323,7 @@ impl Engine for TorchEngine {
         }
     }
 
-    fn save(&self) -> Vec<StateTensor> {
+    fn save(&self) -> Vec<StateTensor<'_>> {
         match &self.update {
             Update::Host(optimizer) => optimizer.save(),
             Update::Device(optimizer) => optimizer.save().unwrap_or_else(|error| {
@@ -338,7 +333,7 @@ impl Engine for TorchEngine {
         }
     }
 
-    fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
+    fn restore(&mut self, tensors: Vec<StateTensor<'_>>) -> Result<(), TrainError> {
         match &mut self.update {
             Update::Host(optimizer) => optimizer.restore(tensors),
             Update::Device(optimizer) => optimizer.restore(tensors),

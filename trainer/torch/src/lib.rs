@@ -41,6 +41,11 @@ pub enum TorchError {
         "libtorch trains no adapters: use node.backend = \"embedded\" with node.device = \"cpu\", or leave out model.lora_rank"
     )]
     Adapters,
+    /// Moments of 8 bits are kept in host memory alone.
+    #[error(
+        "moments of 8 bits are kept in host memory alone: use node.device = \"cpu\", or leave out optimizer.moments = \"f8\""
+    )]
+    Moments,
     /// The machine or its libtorch has no such device.
     #[error("no CUDA device {device}: {reason}")]
     Cuda {

@@ -36,8 +36,8 @@ impl DeviceOptimizer {
     ) -> Result<Self, TchError> {
         let host = Optimizer::new(config.clone(), layout);
         let (first, second, updates) = host.moments();
-        let first = Tensor::f_from_slice(first)?.f_to(device)?;
-        let second = Tensor::f_from_slice(second)?.f_to(device)?;
+        let first = Tensor::f_from_slice(&first)?.f_to(device)?;
+        let second = Tensor::f_from_slice(&second)?.f_to(device)?;
         let groups = host.groups().to_vec();
         let (config, layout, shared) = (config.clone(), layout.clone(), host.shares_moments());
         Ok(Self { config, layout, groups, first, second, updates, shared, kind })
@@ -121,18 +121,17 @@ impl DeviceOptimizer {
     }
 
     /// As [`Optimizer::save`].
-    pub(crate) fn save(&self) -> Result<Vec<StateTensor>, TchError> {
+    pub(crate) fn save(&self) -> Result<Vec<StateTensor<'static>>, TchError> {
         let copy = |tensor: &Tensor| {
             let mut values = vec![0.0_f32; tensor.numel()];
             tensor.f_copy_data(&mut values, tensor.numel()).map(|()| values)
         };
-        let mut host = Optimizer::new(self.config.clone(), &self.layout);
-        host.set_moments(copy(&self.first)?, copy(&self.second)?, self.updates);
-        Ok(host.save())
+        let (first, second) = (copy(&self.first)?, copy(&self.second)?);
+        Ok(Optimizer::saved(self.config.kind, (first, second), self.updates))
     }
 
     /// As [`Optimizer::restore`].
-    pub(crate) fn restore(&mut self, tensors: &[StateTensor]) -> Result<(), TrainError> {
+    pub(crate) fn restore(&mut self, tensors: Vec<StateTensor<'_>>) -> Result<(), TrainError> {
         let mut host = Optimizer::new(self.config.clone(), &self.layout);
         host.restore(tensors)?;
         let (first, second, updates) = host.moments();
@@ -140,7 +139,7 @@ impl DeviceOptimizer {
         let copy = |values: &[f32]| {
             Tensor::f_from_slice(values).and_then(|tensor| tensor.f_to(device)).map_err(failure)
         };
-        let (first, second) = (copy(first)?, copy(second)?);
+        let (first, second) = (copy(&first)?, copy(&second)?);
         (self.first, self.second, self.updates) = (first, second, updates);
         Ok(())
     }

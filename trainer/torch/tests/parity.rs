@@ -37,7 +37,7 @@ const RECOMPUTED: (f64, f64) = (1e-6, 1e-6);
 /// The device under test, in f32.
 fn plain() -> TorchConfig {
     let device = std::env::var("DNODE_TEST_DEVICE").map_or(Device::Cpu, |it| it.parse().unwrap());
-    TorchConfig { device, precision: Precision::F32, recompute: false }
+    TorchConfig { device, precision: Precision::F32 }
 }
 
 fn tolerances() -> (f64, f64) {
@@ -122,8 +122,8 @@ fn what_else_a_step_minimises_agrees_and_losses_stay_the_cross_entropy() {
             let what = format!("{kind}, smoothing {label_smoothing}, z-loss {z_loss}");
             let native = &mut trainer(config.clone());
             agree(native, &mut torch(config.clone()), tolerances(), &what);
-            let recompute = TorchConfig { recompute: true, ..plain() };
-            agree(native, &mut torch_on(config.clone(), recompute), tolerances(), &what);
+            let again = LocalConfig { recompute: true, ..config.clone() };
+            agree(native, &mut torch(again), tolerances(), &what);
             let (loss, gradient) = distance(&mut without, &mut torch(config));
             assert!(loss < LOSS_TOLERANCE && gradient > 1e-3, "{what}: {loss:e} {gradient:e}");
         }
@@ -163,8 +163,7 @@ fn both_drop_the_same_elements() {
             let what = format!("{kind}, dropout {dropout}, accumulate {accumulate}");
             let mut native = trainer(config.clone());
             for recompute in [false, true] {
-                let how = TorchConfig { recompute, ..plain() };
-                let mut torch = torch_on(config.clone(), how);
+                let mut torch = torch(LocalConfig { recompute, ..config.clone() });
                 agree(&mut native, &mut torch, tolerances(), &what);
                 let (one, other) = (torch.evaluate().unwrap(), without.evaluate().unwrap());
                 assert!((one.loss - other.loss).abs() < 1e-5, "{what}: {one:?} {other:?}");
@@ -213,7 +212,7 @@ fn micro_batches_and_recomputed_activations_give_the_same_gradient_in_every_prec
                 let parts = |recompute| {
                     let mut config = config(kind);
                     config.optimizer.accumulate = accumulate;
-                    torch_on(config, TorchConfig { recompute, ..how })
+                    torch_on(LocalConfig { recompute, ..config }, how)
                 };
                 let what = format!("{kind} {precision} accumulate {accumulate}");
                 let most = match precision {
@@ -269,9 +268,10 @@ fn a_gradient_too_long_for_half_precision_is_computed_again_with_a_lower_scale()
     for (accumulate, recompute) in [(1, false), (3, false), (3, true)] {
         let mut config = config(ModelKind::Mlp);
         config.optimizer.accumulate = accumulate;
+        config.recompute = recompute;
         let fills = Arc::new(AtomicUsize::new(0));
         let source = Counted(source(ModelKind::Mlp), Arc::clone(&fills));
-        let half = TorchConfig { precision: Precision::Fp16, recompute, ..plain() };
+        let half = TorchConfig { precision: Precision::Fp16, ..plain() };
         let engine = dnode_torch::engine(&config, half, source.shape()).unwrap();
         let mut torch = LocalTrainer::on(engine, config.clone(), Box::new(source)).unwrap();
         let mut native = trainer(config);

@@ -42,10 +42,10 @@ impl Trainer for Silent {
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         self.0.evaluate()
     }
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         self.0.save()
     }
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
         self.0.restore(state)
     }
 }
@@ -58,7 +58,7 @@ fn trainer(seed: u64) -> LocalTrainer {
     let mut config = config(ModelKind::Mlp);
     config.seed = seed;
     let source = source(config.model.kind);
-    let torch = TorchConfig { device: device(), precision: Precision::F32, recompute: false };
+    let torch = TorchConfig { device: device(), precision: Precision::F32 };
     let engine = dnode_torch::engine(&config, torch, source.shape).unwrap();
     LocalTrainer::on(engine, config, Box::new(source)).unwrap()
 }

@@ -61,7 +61,7 @@ pub(super) fn memory(needed: Option<Memory>) -> Finding {
             Finding::ok(MEMORY, format!("{needed}; {:.2} GB are free", free as f64 / 1e9))
         }
         (Some(needed), None) => Finding::ok(MEMORY, needed.to_string()),
-        (None, _) => Finding::ok(MEMORY, "what libtorch takes is not known before it computes"),
+        (None, _) => Finding::ok(MEMORY, "what a trainer of one's own takes is not known"),
     }
 }
 

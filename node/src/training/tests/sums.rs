@@ -31,11 +31,11 @@ impl Trainer for Announced {
         self.0.evaluate()
     }
 
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         self.0.save()
     }
 
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
         self.0.restore(state)
     }
 }

@@ -86,10 +86,10 @@ impl Trainer for Shrink {
         let loss = self.all().iter().map(|value| f64::from(value * value)).sum();
         Ok(Evaluation { loss, accuracy: 0.0, count: 1 })
     }
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         TrainerState::default()
     }
-    fn restore(&mut self, _: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, _: TrainerState<'_>) -> Result<(), TrainError> {
         Ok(())
     }
 }

@@ -79,10 +79,10 @@ impl Trainer for OnDevice {
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         self.by_probe(|probe| probe.evaluate())
     }
-    fn save(&self) -> TrainerState {
+    fn save(&self) -> TrainerState<'_> {
         self.probe.save()
     }
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
         self.probe.restore(state)
     }
 }
@@ -392,10 +392,10 @@ fn weights_that_cannot_be_mixed_on_their_device_say_why_and_are_mixed_on_the_hos
         fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
             self.0.evaluate()
         }
-        fn save(&self) -> TrainerState {
+        fn save(&self) -> TrainerState<'_> {
             self.0.save()
         }
-        fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
+        fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
             self.0.restore(state)
         }
     }

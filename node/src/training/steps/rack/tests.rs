@@ -117,7 +117,7 @@ impl Rank {
         let end = self.train(groups);
         let state = self.training.context.replica.save();
         let outer = state.outer.unwrap();
-        let own = state.trainer.tensors.into_iter().next().unwrap().values;
+        let own = state.trainer.tensors[0].values.f32().unwrap().to_vec();
         Ended {
             rank: self.rank,
             at: self.training.context.cursor.position(),

@@ -79,13 +79,12 @@ impl Trainer for Slope {
         Ok(Evaluation::default())
     }
 
-    fn save(&self) -> TrainerState {
-        let tensor = StateTensor { name: "sum".to_owned(), values: self.sum.clone() };
-        TrainerState { tensors: vec![tensor] }
+    fn save(&self) -> TrainerState<'_> {
+        TrainerState { tensors: vec![StateTensor::new("sum", self.sum.as_slice())] }
     }
 
-    fn restore(&mut self, state: &TrainerState) -> Result<(), TrainError> {
-        self.sum.copy_from_slice(&state.tensors[0].values);
+    fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
+        self.sum.copy_from_slice(state.tensors[0].values.f32().unwrap());
         Ok(())
     }
 
