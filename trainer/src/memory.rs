@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_said() {
-        let memory = Memory { weights: 2_000_000_000, activations: Some(500_000_000), ..Memory::default() };
+        let memory =
+            Memory { weights: 2_000_000_000, activations: Some(500_000_000), ..Memory::default() };
         assert_eq!(
             memory.to_string(),
             "2.50 GB (weights 2.00, gradient 0.00, optimizer 0.00, activations 0.50, mixing 0.00)"

@@ -1,15 +1,23 @@
 //! What is legal and yet unlikely to be meant, in words for the log.
 
-use dnode_trainer::OptimizerKind;
+use dnode_trainer::{ModelKind, OptimizerKind};
 
 use super::keys::{Config, find};
 use super::run::values_of;
 use super::settings::default_of;
 use super::values::Rule;
+use crate::telemetry::progress::Significant;
 
 /// How many times as large or as small as the usual learning rate one may be without a word: further
 /// than the best rates of different models and batches lie apart (docs/measurements.md, "Defaults").
 const FAR: f64 = 10.0;
+
+/// Width of the transformers of the trials that the default learning rates come from.
+const WIDTH_OF_TRIALS: usize = 128;
+
+/// Tokens of a step for each channel of the residual stream below which Muon's products take longer than
+/// the gradient (docs/math.md, "Local optimizers").
+const MUON_TOKENS_MIN: usize = 4;
 
 /// Measured: docs/measurements.md, "Defaults".
 const MUON_WITH_OUTER_STEPS: &str = "optimizer.kind = muon ends 7 to 10 % above synchronous training \
@@ -21,19 +29,48 @@ impl Config {
         let muon = self.optimizer.kind == OptimizerKind::Muon;
         let outer = muon && self.gossip.rule == Rule::GossipOuter;
         let outer = outer.then(|| MUON_WITH_OUTER_STEPS.to_owned());
-        self.far_learning_rate().into_iter().chain(outer)
+        self.far_learning_rate().into_iter().chain(outer).chain(self.slow_muon())
     }
 
-    /// A learning rate that is far from the default of its optimizer.
+    /// How many times wider than those of the trials a transformer is that adapters are not trained for.
+    fn times_wider(&self) -> Option<f64> {
+        let model = &self.model;
+        let transformer = matches!(model.kind, ModelKind::Gpt | ModelKind::Llama);
+        let wide = transformer && model.lora_rank == 0 && model.width > WIDTH_OF_TRIALS;
+        wide.then(|| model.width as f64 / WIDTH_OF_TRIALS as f64)
+    }
+
+    /// Muon with so few tokens in a step that it takes longer than their gradient.
+    fn slow_muon(&self) -> Option<String> {
+        self.times_wider().filter(|_| self.optimizer.kind == OptimizerKind::Muon)?;
+        let tokens = self.run.batch * self.model.context;
+        (tokens < MUON_TOKENS_MIN * self.model.width).then(|| {
+            format!(
+                "optimizer.kind = muon computes longer than the gradient of {tokens} tokens: adamw is faster, or a run.batch of {} and more",
+                (MUON_TOKENS_MIN * self.model.width).div_ceil(self.model.context)
+            )
+        })
+    }
+
+    /// A learning rate that is far from the default of its optimizer, or for a wider transformer from what
+    /// is usual: with Adam that goes down as 1/width (Yang et al. 2022, arXiv:2203.03466, table 3), and with
+    /// Muon, whose updates are as long. 4 · 10⁻³ · 128/width is near the rates of GPT-3 (Brown et al. 2020,
+    /// arXiv:2005.14165, table 2.1).
     fn far_learning_rate(&self) -> Option<String> {
         let (name, rate) = ("optimizer.learning_rate", self.optimizer.learning_rate);
         let values = values_of(self);
         let kind = values.get("optimizer.kind")?.as_str()?;
-        let usual = default_of(find(name)?, &values)?.as_float()?;
+        let default = default_of(find(name)?, &values)?.as_float()?;
+        let wider = self.times_wider().filter(|_| self.optimizer.kind != OptimizerKind::Sgd);
+        let usual = default / wider.unwrap_or(1.0);
+        let what = match wider {
+            Some(_) => format!("what is usual for {kind} and model.width = {}", self.model.width),
+            None => format!("the default of {kind}"),
+        };
         let (times, word) =
             if rate > usual { (rate / usual, "times") } else { (usual / rate, "times less than") };
-        (times > FAR)
-            .then(|| format!("{name} = {rate} is {times:.0} {word} the default of {kind}, {usual}"))
+        let usual = Significant(usual);
+        (times > FAR).then(|| format!("{name} = {rate} is {times:.0} {word} {what}, {usual}"))
     }
 }
 
@@ -55,6 +92,21 @@ mod tests {
         assert_eq!(advice(&[muon, "gossip.rule=gossip-outer"]), [MUON_WITH_OUTER_STEPS]);
         assert_eq!(advice(&[muon, "gossip.rule=pairwise"]), [""; 0]);
         assert_eq!(advice(&["gossip.rule=gossip-outer"]), [""; 0]);
+    }
+
+    #[test]
+    fn what_a_wide_transformer_needs_is_told() {
+        let wide = ["model.kind=llama", "model.width=2048", "model.heads=16", "run.batch=32"];
+        let with = |more: &[&str]| advice(&[&wide[..], &["data.kind=shakespeare"], more].concat());
+        let rate = "optimizer.learning_rate = 0.004 is 16 times what is usual for adamw and model.width = 2048, 0.00025";
+        assert_eq!(with(&["optimizer.kind=adamw"]), [rate]);
+        assert_eq!(with(&["optimizer.kind=adamw", "optimizer.learning_rate=0.0003"]), [""; 0]);
+        let rate = "optimizer.learning_rate=0.001";
+        let slow = "optimizer.kind = muon computes longer than the gradient of 2048 tokens: adamw is faster, or a run.batch of 128 and more";
+        assert_eq!(with(&["optimizer.kind=muon", rate]), [slow]);
+        assert_eq!(with(&["optimizer.kind=muon", rate, "run.batch=128"]), [""; 0]);
+        let tuned = ["optimizer.kind=muon", rate, "model.lora_rank=8", "model.init=folder"];
+        assert_eq!(with(&tuned), [""; 0]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ const PROCESS: u64 = 64 << 20;
 pub struct MemoryError {
     needed: Memory,
     free: u64,
-    /// A setting with which it would fit, and what it takes then.
+    /// Settings with which it would fit, and what it takes then.
     option: Option<(String, u64)>,
 }
 
@@ -52,42 +52,49 @@ impl Asked {
         Ok(with_mixing(Memory::of_training(&self.local, self.shape)?, &self.gossip))
     }
 
-    /// The setting, or several, that changes least of those with which it takes at most `most` bytes.
+    /// The settings with which it takes at most `most` bytes, and what it takes then. Those come first that
+    /// change no result, then those that change least.
     fn option(&self, most: u64) -> Option<(String, u64)> {
-        let fits = |(setting, asked): (String, Self)| {
-            let takes = asked.memory().ok()?.total();
-            (takes <= most).then_some((setting, takes))
+        let (batch, own) = (self.local.batch, self.local.optimizer.accumulate);
+        for rule in [self.gossip.rule, Rule::Pairwise] {
+            for (eight, recompute) in [(false, false), (false, true), (true, false), (true, true)] {
+                for accumulate in (own..=batch).filter(|parts| batch.is_multiple_of(*parts)) {
+                    let asked = self.with(rule, (eight, recompute), accumulate);
+                    let takes = asked.memory().ok()?.total();
+                    if takes <= most {
+                        return Some((asked.settings_beside(self), takes));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn with(&self, rule: Rule, (eight, recompute): (bool, bool), accumulate: usize) -> Self {
+        let mut asked = self.clone();
+        asked.gossip.rule = rule;
+        asked.local.recompute |= recompute;
+        asked.local.optimizer.accumulate = accumulate;
+        if eight {
+            asked.local.optimizer.moments = MomentFormat::F8;
+        }
+        asked
+    }
+
+    /// The settings in which this differs from `other`, as arguments.
+    fn settings_beside(&self, other: &Self) -> String {
+        let of = |asked: &Self| {
+            let (local, parts) = (&asked.local, asked.local.optimizer.accumulate);
+            [
+                ("gossip.rule=pairwise".to_owned(), asked.gossip.rule == Rule::Pairwise),
+                ("node.recompute=true".to_owned(), local.recompute),
+                ("optimizer.moments=f8".to_owned(), local.optimizer.moments == MomentFormat::F8),
+                (format!("optimizer.accumulate={parts}"), true),
+            ]
         };
-        let mut again = self.clone();
-        again.local.recompute = true;
-        let mut eight = self.clone();
-        eight.local.optimizer.moments = MomentFormat::F8;
-        let parts = (self.local.optimizer.accumulate + 1..=self.local.batch)
-            .filter(|parts| self.local.batch.is_multiple_of(*parts))
-            .map(|parts| {
-                let mut asked = self.clone();
-                asked.local.optimizer.accumulate = parts;
-                (format!("optimizer.accumulate={parts}"), asked)
-            });
-        let mut least = again.clone();
-        least.local.optimizer.moments = MomentFormat::F8;
-        least.local.optimizer.accumulate = self.local.batch;
-        let all = format!(
-            "node.recompute=true --set optimizer.moments=f8 --set optimizer.accumulate={}",
-            self.local.batch
-        );
-        let mut pairwise = self.clone();
-        pairwise.gossip.rule = Rule::Pairwise;
-        let mut smallest = least.clone();
-        smallest.gossip.rule = Rule::Pairwise;
-        let first = [("node.recompute=true".to_owned(), again)].into_iter();
-        let others = [
-            ("optimizer.moments=f8".to_owned(), eight),
-            (all.clone(), least),
-            ("gossip.rule=pairwise".to_owned(), pairwise),
-            (format!("gossip.rule=pairwise --set {all}"), smallest),
-        ];
-        first.chain(parts).chain(others).find_map(fits)
+        let others = of(other);
+        let changed = of(self).into_iter().filter(|setting| setting.1 && !others.contains(setting));
+        changed.map(|(setting, _)| setting).collect::<Vec<_>>().join(" --set ")
     }
 }
 
@@ -140,16 +147,16 @@ mod tests {
     #[test]
     fn a_run_that_does_not_fit_is_refused_with_the_setting_that_makes_it_fit() {
         assert_eq!(refused(1 << 30), Ok(()));
-        for (mebibytes, setting) in [
-            (110, "with --set node.recompute=true it takes "),
-            (60, "with --set optimizer.accumulate="),
+        for (mebibytes, settings) in [
+            (60, "with --set optimizer.accumulate=4 it takes "),
+            (20, "with --set node.recompute=true --set optimizer.accumulate=16 it takes "),
             (
-                18,
-                "with --set node.recompute=true --set optimizer.moments=f8 --set optimizer.accumulate=64 it",
+                16,
+                "with --set node.recompute=true --set optimizer.moments=f8 --set optimizer.accumulate=",
             ),
         ] {
             let error = refused(PROCESS + (mebibytes << 20)).unwrap_err();
-            assert!(error.contains(setting), "{error}");
+            assert!(error.contains(settings), "{error}");
         }
         let error = refused(PROCESS + (1 << 20)).unwrap_err();
         assert!(error.ends_with("take a smaller model, or a machine with more memory"), "{error}");

@@ -33,8 +33,17 @@ pub(super) enum Form {
     Unsigned,
 }
 
+/// A number in `0..2³²` for each place of a block.
+const PLACES: [u32; BLOCK] = {
+    let (mut places, mut place) = ([0; BLOCK], 0);
+    while place < BLOCK {
+        places[place] = drawn((place as u32).wrapping_mul(GOLDEN), 0);
+        place += 1;
+    }
+    places
+};
+
 /// A number in `0..2³²` that belongs to `index` and `key`, as good as drawn (the last steps of MurmurHash3).
-#[inline(always)]
 const fn drawn(index: u32, key: u32) -> u32 {
     let mut bits = index ^ key;
     bits = (bits ^ (bits >> 16)).wrapping_mul(0x85eb_ca6b);
@@ -70,8 +79,9 @@ impl<const MANTISSA: u32> Shape<MANTISSA> {
 
     /// `size`: in scales, 0 or more. The result may be below zero, and above the largest code.
     #[inline(always)]
-    const fn code(size: f32, drawn: u32) -> i32 {
-        let up = drawn >> (32 - Self::SHIFT);
+    const fn code(size: f32, place: u32, key: u32) -> i32 {
+        // One product of what is as good as drawn twice, of the place and of the block.
+        let up = (place ^ key).wrapping_mul(GOLDEN) >> (u32::BITS - Self::SHIFT);
         let bits = (size.to_bits() + up) >> Self::SHIFT;
         bits.cast_signed() - (EXPONENT_BEFORE << MANTISSA).cast_signed()
     }
@@ -128,21 +138,19 @@ pub(super) fn encode(
                 let (up, down) =
                     if largest > LARGEST_MIN { (one / largest, largest / one) } else { (0.0, 0.0) };
                 *scale = down;
-                let drawn = |index: usize| {
-                    drawn(first.wrapping_add(index as u32).wrapping_mul(GOLDEN), key)
-                };
+                let key = drawn(first.wrapping_mul(GOLDEN), key);
                 match form {
                     Form::Signed => {
-                        for (index, (&value, code)) in values.iter().zip(codes).enumerate() {
-                            let size = Signed::code(value.abs() * up, drawn(index));
+                        for ((&value, code), &place) in values.iter().zip(codes).zip(&PLACES) {
+                            let size = Signed::code(value.abs() * up, place, key);
                             let size = size.clamp(0, Signed::CODE_MAX.cast_signed()) as u32;
                             let sign = (value.to_bits() >> (u32::BITS - u8::BITS)) & SIGN;
                             *code = (size | sign) as u8;
                         }
                     }
                     Form::Unsigned => {
-                        for (index, (&value, code)) in values.iter().zip(codes).enumerate() {
-                            let size = Unsigned::code(value * up, drawn(index));
+                        for ((&value, code), &place) in values.iter().zip(codes).zip(&PLACES) {
+                            let size = Unsigned::code(value * up, place, key);
                             let size = size.clamp(1, Unsigned::CODE_MAX.cast_signed());
                             *code = if value * up > 0.0 { size as u8 } else { 0 };
                         }

@@ -34,14 +34,17 @@ pub(super) type Key = u32;
 /// The moments that belong to a piece of an update, from the beginning of a block on.
 pub(super) enum Piece<'a> {
     F32(&'a mut [f32]),
-    F8 {
-        form: Form,
-        codes: &'a mut [u8],
-        scales: &'a mut [f32],
-        /// Where the first one lies in the whole vector.
-        first: usize,
-        key: Key,
-    },
+    F8(Codes<'a>),
+}
+
+/// Codes of some numbers that follow each other, with the scales of their blocks.
+pub(super) struct Codes<'a> {
+    form: Form,
+    codes: &'a mut [u8],
+    scales: &'a mut [f32],
+    /// Where the first number lies in the whole vector.
+    first: usize,
+    key: Key,
 }
 
 /// Blocks of parts of these lengths.
@@ -155,7 +158,7 @@ impl Moments {
         match &mut self.values {
             Values::F32(values) => Piece::F32(values),
             Values::F8 { codes, scales } => {
-                Piece::F8 { form: self.form, codes, scales, first: 0, key }
+                Piece::F8(Codes { form: self.form, codes, scales, first: 0, key })
             }
         }
     }
@@ -212,62 +215,67 @@ fn scales_of(name: &str) -> String {
     format!("{name}.scales")
 }
 
-impl<'a> Piece<'a> {
+impl Piece<'_> {
     /// The first `length` of these, or all, which then begin behind; `length` ends a tensor, or a block.
     pub(super) fn split_off(&mut self, length: usize) -> Self {
         match self {
             Self::F32(values) => Self::F32(split_off(values, length)),
-            Self::F8 { form, codes, scales, first, key } => {
-                let start = *first;
-                let codes = split_off(codes, length);
-                *first += codes.len();
-                let scales = split_off(scales, codes.len().div_ceil(BLOCK));
-                Self::F8 { form: *form, codes, scales, first: start, key: *key }
+            Self::F8(all) => {
+                let codes = split_off(&mut all.codes, length);
+                let scales = split_off(&mut all.scales, codes.len().div_ceil(BLOCK));
+                let first = all.first;
+                all.first += codes.len();
+                Self::F8(Codes { codes, scales, first, ..*all })
             }
         }
     }
+}
 
-    const fn is_f8(&self) -> bool {
-        matches!(self, Self::F8 { .. })
+impl Codes<'_> {
+    /// Those of `range` that there are, which begins with a block.
+    fn within(&self, range: &Range<usize>) -> Range<usize> {
+        range.start.min(self.codes.len())..range.end.min(self.codes.len())
     }
 
-    fn load<'o>(&'o self, range: Range<usize>, out: &'o mut [f32]) -> &'o mut [f32] {
-        let Self::F8 { form, codes, scales, .. } = self else { return out };
-        let range = range.start.min(codes.len())..range.end.min(codes.len());
-        let out = &mut out[..range.len()];
-        decode(*form, &codes[range.clone()], &scales[range.start.div_ceil(BLOCK)..], out);
+    /// Writes the numbers of `range` to the beginning of `out`, which is returned.
+    fn load<'o>(&self, range: &Range<usize>, out: &'o mut [f32]) -> &'o mut [f32] {
+        let range = self.within(range);
+        let (out, scales) = (&mut out[..range.len()], &self.scales[range.start.div_ceil(BLOCK)..]);
+        decode(self.form, &self.codes[range], scales, out);
         out
     }
 
-    fn store(&mut self, range: Range<usize>, values: &[f32]) {
-        let Self::F8 { form, codes, scales, first, key } = self else { return };
-        let range = range.start.min(codes.len())..range.end.min(codes.len());
-        let scales = &mut scales[range.start.div_ceil(BLOCK)..];
-        let place = (*first + range.start, *key);
-        encode(*form, &values[..range.len()], place, (&mut codes[range], scales));
+    /// Puts other numbers in the place of those of `range`.
+    fn store(&mut self, range: &Range<usize>, values: &[f32]) {
+        let range = self.within(range);
+        let (values, place) = (&values[..range.len()], (self.first + range.start, self.key));
+        let scales = &mut self.scales[range.start.div_ceil(BLOCK)..];
+        encode(self.form, values, place, (&mut self.codes[range], scales));
     }
 }
 
 /// Calls `update` with the first and second moments of `length` parameters, some parameters at a time: which
-/// they are, and their moments, which it changes. There may be no second ones.
+/// they are, and their moments, which it changes. There may be no second ones. Both are of one format.
 pub(super) fn each(
     length: usize,
-    (first, second): (Piece<'_>, Piece<'_>),
+    moments: (Piece<'_>, Piece<'_>),
     mut update: impl FnMut(Range<usize>, &mut [f32], &mut [f32]),
 ) {
-    let (mut first, mut second) = match (first, second) {
+    let (mut first, mut second) = match moments {
         (Piece::F32(first), Piece::F32(second)) => return update(0..length, first, second),
-        pieces => pieces,
+        (Piece::F8(first), Piece::F8(second)) => (first, second),
+        (Piece::F32(_), Piece::F8(_)) | (Piece::F8(_), Piece::F32(_)) => {
+            unreachable!("an optimizer keeps both moments in its one format")
+        }
     };
-    debug_assert!(first.is_f8() && second.is_f8(), "both are of one format");
     let (mut of_first, mut of_second) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
     for start in (0..length).step_by(AT_ONCE) {
         let range = start..length.min(start + AT_ONCE);
-        let one = first.load(range.clone(), &mut of_first);
-        let other = second.load(range.clone(), &mut of_second);
+        let one = first.load(&range, &mut of_first);
+        let other = second.load(&range, &mut of_second);
         update(range.clone(), one, other);
-        first.store(range.clone(), &of_first);
-        second.store(range, &of_second);
+        first.store(&range, one);
+        second.store(&range, other);
     }
 }
 
