@@ -105,7 +105,7 @@ mod tests {
         let slow = "optimizer.kind = muon computes longer than the gradient of 2048 tokens: adamw is faster, or a run.batch of 128 and more";
         assert_eq!(with(&["optimizer.kind=muon", rate]), [slow]);
         assert_eq!(with(&["optimizer.kind=muon", rate, "run.batch=128"]), [""; 0]);
-        let tuned = ["optimizer.kind=muon", rate, "model.lora_rank=8", "model.init=folder"];
+        let tuned = ["optimizer.kind=muon", "model.lora_rank=8", "model.init=folder"];
         assert_eq!(with(&tuned), [""; 0]);
     }
 

@@ -2,12 +2,12 @@
 
 use dnode_torch::{Device, Precision, TorchConfig, TorchError};
 use dnode_trainer::{
-    BatchSource as _, DataError, Dataset, LocalConfig, LocalTrainer, OptimizerConfig, Trainer,
-    free_memory,
+    BatchSource as _, DataError, Dataset, LocalConfig, LocalTrainer, Memory, OptimizerConfig,
+    Trainer, free_memory,
 };
 
 use super::memory::{self, MemoryError};
-use crate::config::{self, Backend, Config, Node};
+use crate::config::{self, Backend, Config, Gossip, Node};
 
 /// Why the configured model cannot be trained on the configured data. The cause is the configuration, a
 /// data file, or a library that is missing.
@@ -49,20 +49,57 @@ pub fn trainer(config: &Config) -> Result<Box<dyn Trainer>, BackendError> {
     Ok(Box::new(local(config, torch(&config.node))?))
 }
 
+/// The data of a configuration, and what is to be trained on it.
+pub(crate) struct Opened {
+    dataset: Dataset,
+    local: LocalConfig,
+    torch: Option<TorchConfig>,
+}
+
+impl Opened {
+    /// Opens the data.
+    ///
+    /// # Errors
+    /// [`BackendError`] names the file, or the key.
+    pub(crate) fn open(config: &Config, torch: Option<TorchConfig>) -> Result<Self, BackendError> {
+        let dataset = Dataset::open(&config.data, config.run.seed, config.model.context)?
+            .with_micro_batches(config.optimizer.accumulate);
+        Ok(Self { dataset, local: local_config(config), torch })
+    }
+
+    /// What training takes, before any of it is taken.
+    ///
+    /// # Errors
+    /// [`BackendError`] names the key.
+    pub(crate) fn memory(&self) -> Result<Memory, BackendError> {
+        let shape = self.dataset.shape();
+        Ok(match self.torch {
+            None => Memory::of_training(&self.local, shape)?,
+            Some(_) => Memory::of_libtorch(&self.local, shape)?,
+        })
+    }
+
+    /// Makes the model on the device that computes it.
+    ///
+    /// # Errors
+    /// [`BackendError`] names the key, or what is missing.
+    pub(crate) fn build(self, gossip: &Gossip) -> Result<LocalTrainer, BackendError> {
+        let Self { dataset, local, torch } = self;
+        let Some(torch) = torch else {
+            memory::check((gossip, &local, dataset.shape()), free_memory())?;
+            return Ok(LocalTrainer::new(local, Box::new(dataset))?);
+        };
+        let engine = dnode_torch::engine(&local, torch, dataset.shape())?;
+        Ok(LocalTrainer::on(engine, local, Box::new(dataset))?)
+    }
+}
+
 /// As [`trainer`], on libtorch as `torch` says, or on the embedded engine.
 pub(crate) fn local(
     config: &Config,
     torch: Option<TorchConfig>,
 ) -> Result<LocalTrainer, BackendError> {
-    let dataset = Dataset::open(&config.data, config.run.seed, config.model.context)?
-        .with_micro_batches(config.optimizer.accumulate);
-    let local = local_config(config);
-    let Some(torch) = torch else {
-        memory::check((&config.gossip, &local, dataset.shape()), free_memory())?;
-        return Ok(LocalTrainer::new(local, Box::new(dataset))?);
-    };
-    let engine = dnode_torch::engine(&local, torch, dataset.shape())?;
-    Ok(LocalTrainer::on(engine, local, Box::new(dataset))?)
+    Opened::open(config, torch)?.build(&config.gossip)
 }
 
 /// What an engine is built from.

@@ -12,6 +12,7 @@ mod storage;
 use std::time::Duration;
 
 use dnode_network::{Multiaddr, RunSecret, default_listen};
+use dnode_trainer::Memory;
 
 use crate::config::Config;
 use crate::tools::link_bench::Speed;
@@ -36,9 +37,10 @@ pub struct Wishes {
 pub async fn examine(config: &Config, secret: Option<&RunSecret>, wishes: &Wishes) -> DoctorReport {
     let mut findings = vec![machine::processor(config.node.threads), clock::clock()];
     findings.extend(graphics::graphics(&config.node));
-    let load = exchange::Load::measure(config, wishes.step).await;
-    let bytes = load.as_ref().map_or(0, |load| storage::checkpoints(load.parameters));
-    findings.extend(load.as_ref().ok().map(|load| machine::memory(load.memory)));
+    let (memory, load) = exchange::Load::measure(config, wishes.step).await;
+    let parameters = |memory: Memory| usize::try_from(memory.parameters()).unwrap_or(usize::MAX);
+    let bytes = memory.map_or(0, |memory| storage::checkpoints(parameters(memory)));
+    findings.extend(memory.map(machine::memory));
     findings.push(storage::storage(&config.node.data_dir, bytes).await);
     let addresses = |texts: &[String]| -> Vec<Multiaddr> {
         texts.iter().filter_map(|text| text.parse().ok()).collect()

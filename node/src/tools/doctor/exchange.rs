@@ -1,11 +1,11 @@
 //! How long exchanges take beside training, computed from the model, the codec, the local steps and the
 //! link.
 
-use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use dnode_protocol::frame::Codec;
-use dnode_trainer::{Memory, StepId};
+use dnode_trainer::{Memory, StepId, Trainer as _};
 
 use super::finding::Finding;
 use crate::config::{Budget, Config, Rule, Share};
@@ -28,8 +28,6 @@ const BUSY: f64 = 0.8;
 pub(super) struct Load {
     /// Elements of the model.
     pub(super) parameters: usize,
-    /// Host memory that the run takes, where that is known.
-    pub(super) memory: Option<Memory>,
     /// Time of one local step.
     step: Duration,
     /// Local steps per commit.
@@ -59,17 +57,35 @@ struct Estimate {
 }
 
 impl Load {
-    /// Builds the configured trainer, and takes some steps unless `step` tells their time.
+    /// Builds the configured trainer, and takes some steps unless `step` tells their time. Also returns the
+    /// memory that the run takes, once the data could be opened; what a large model takes is known, although
+    /// its first step does not end in time.
     ///
     /// # Errors
     /// A [`Finding`] that says what the trainer lacks, or that it takes too long.
-    pub(super) async fn measure(config: &Config, step: Option<Duration>) -> Result<Self, Finding> {
+    pub(super) async fn measure(
+        config: &Config,
+        step: Option<Duration>,
+    ) -> (Option<Memory>, Result<Self, Finding>) {
+        let memory = Arc::new(OnceLock::new());
+        let load = Self::try_out(config, step, Arc::clone(&memory)).await;
+        (memory.get().copied(), load)
+    }
+
+    async fn try_out(
+        config: &Config,
+        step: Option<Duration>,
+        memory: Arc<OnceLock<Memory>>,
+    ) -> Result<Self, Finding> {
         let (tell, told) = mpsc::channel();
         let own = config.clone();
         // The steps have a thread of their own: a step cannot be interrupted, and must not keep the
         // process alive.
         let thread = std::thread::Builder::new().name("trial steps".to_owned());
-        let started = thread.spawn(move || trial(&own, step, &tell));
+        let started = thread.spawn(move || {
+            // An error means that nobody waits any more: it took too long.
+            let _ = tell.send(trial(&own, step, &memory).map_err(|error| error.to_string()));
+        });
         let failed = |reason: String, advice: &str| Finding::fail("model", reason, advice);
         started.map_err(|error| failed(error.to_string(), "allow this user more threads"))?;
         let answer = tokio::task::spawn_blocking(move || told.recv_timeout(MEASURE_MAX)).await;
@@ -80,10 +96,7 @@ impl Load {
             )
         };
         match answer {
-            Ok(Ok(Ok((memory, parameters, step)))) => {
-                let memory = memory.map(|it| memory::with_mixing(it, &config.gossip));
-                Ok(Self { memory, ..Self::of(config, parameters, step) })
-            }
+            Ok(Ok(Ok((parameters, step)))) => Ok(Self::of(config, parameters, step)),
             Ok(Ok(Err(reason))) => {
                 Err(failed(reason, "the configuration says what to train: `dnode config show`"))
             }
@@ -119,8 +132,8 @@ impl Load {
         let can_shrink = matches!(codec, Codec::F32 | Codec::Bf16 | Codec::F16 | Codec::Int8)
             && matches!(gossip.rule, Rule::GossipOuter | Rule::Pairwise);
         let budget = gossip.mix_every.is_none().then_some(gossip.budget);
-        let (memory, local_steps) = (None, gossip.local_steps);
-        Self { parameters, memory, step, local_steps, bytes, waits, can_shrink, budget }
+        let local_steps = gossip.local_steps;
+        Self { parameters, step, local_steps, bytes, waits, can_shrink, budget }
     }
 
     /// How the load runs on a link of `rate` bytes per second.
@@ -184,33 +197,32 @@ impl Load {
     }
 }
 
-/// What a trial shows: memory that training takes where that is known, parameters, and the time of a step.
-type Trial = (Option<Memory>, usize, Duration);
-
-/// Takes steps and sends what that shows, or the trainer's error.
-fn trial(config: &Config, step: Option<Duration>, tell: &Sender<Result<Trial, String>>) {
-    let answer =
-        backend::trainer(config).map_err(|error| error.to_string()).and_then(|mut trainer| {
-            let (memory, parameters) = (trainer.memory(), trainer.layout().parameters());
-            if let Some(step) = step {
-                return Ok((memory, parameters, step));
-            }
-            let mut one =
-                |index| trainer.step(StepId::alone(index)).map_err(|error| error.to_string());
-            let begin = Instant::now();
-            one(0)?;
-            let first = begin.elapsed();
-            // The first step allocates memory, so the others tell more.
-            let (since, mut steps) = (Instant::now(), 0);
-            while steps < STEPS && begin.elapsed() < STEPS_MAX {
-                steps += 1;
-                one(u64::from(steps))?;
-            }
-            let step = if steps == 0 { first } else { since.elapsed() / steps };
-            Ok((memory, parameters, step))
-        });
-    // An error means that nobody waits any more: it took too long.
-    let _ = tell.send(answer);
+/// Says what the configured run takes as soon as that is known, then takes steps; returns the parameters, and
+/// the time of a step.
+fn trial(
+    config: &Config,
+    step: Option<Duration>,
+    memory: &OnceLock<Memory>,
+) -> Result<(usize, Duration), Box<dyn std::error::Error>> {
+    let opened = backend::Opened::open(config, backend::torch(&config.node))?;
+    let takes = memory::with_mixing(opened.memory()?, &config.gossip);
+    memory.get_or_init(|| takes);
+    let mut trainer = opened.build(&config.gossip)?;
+    let parameters = trainer.layout().parameters();
+    if let Some(step) = step {
+        return Ok((parameters, step));
+    }
+    let begin = Instant::now();
+    trainer.step(StepId::alone(0))?;
+    let first = begin.elapsed();
+    // The first step allocates memory, so the others tell more.
+    let (since, mut steps) = (Instant::now(), 0);
+    while steps < STEPS && begin.elapsed() < STEPS_MAX {
+        steps += 1;
+        trainer.step(StepId::alone(steps.into()))?;
+    }
+    let step = if steps == 0 { first } else { since.elapsed() / steps };
+    Ok((parameters, step))
 }
 
 #[cfg(test)]
@@ -299,11 +311,19 @@ mod tests {
     #[tokio::test]
     async fn a_model_is_built_and_its_steps_are_measured() {
         let mut config = Config::default();
-        let load = Load::measure(&config, None).await.unwrap();
-        assert!(load.parameters > 1000 && load.step > Duration::ZERO);
+        let (memory, load) = Load::measure(&config, None).await;
+        let load = load.unwrap();
+        assert!(
+            memory.unwrap().total() > 0 && load.parameters > 1000 && load.step > Duration::ZERO
+        );
         config.data.path = Some("/nowhere/text".into());
         config.data.kind = dnode_trainer::DataKind::Text;
-        let finding = Load::measure(&config, None).await.unwrap_err();
-        assert!(finding.verdict == Verdict::Fail && finding.found.contains("/nowhere/text"));
+        let (memory, load) = Load::measure(&config, None).await;
+        let finding = load.unwrap_err();
+        assert!(
+            memory.is_none()
+                && finding.verdict == Verdict::Fail
+                && finding.found.contains("/nowhere/text")
+        );
     }
 }

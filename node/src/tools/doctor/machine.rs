@@ -54,15 +54,13 @@ fn judge(cores: usize, threads: usize, features: &[(&str, bool)]) -> Finding {
     Finding::ok(CHECK, found)
 }
 
-/// Reports the memory that the run takes. One that does not fit was refused before.
-pub(super) fn memory(needed: Option<Memory>) -> Finding {
-    match (needed, free_memory()) {
-        (Some(needed), Some(free)) => {
-            Finding::ok(MEMORY, format!("{needed}; {:.2} GB are free", free as f64 / 1e9))
-        }
-        (Some(needed), None) => Finding::ok(MEMORY, needed.to_string()),
-        (None, _) => Finding::ok(MEMORY, "what a trainer of one's own takes is not known"),
-    }
+/// Reports the memory that the run takes. One that does not fit is refused with what would make it fit.
+pub(super) fn memory(needed: Memory) -> Finding {
+    let found = match free_memory() {
+        Some(free) => format!("{needed}; {:.2} GB are free", free as f64 / 1e9),
+        None => needed.to_string(),
+    };
+    Finding::ok(MEMORY, found)
 }
 
 #[cfg(test)]
