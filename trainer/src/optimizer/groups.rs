@@ -11,7 +11,7 @@ use crate::config::{Decayed, OptimizerConfig, OptimizerKind};
 pub struct Group {
     /// Where they lie in the flat vector.
     pub range: Range<usize>,
-    /// Where their second moments lie in [`Optimizer::moments`]; empty where they have none.
+    /// Where their second moments lie in [`Optimizer::moments`](super::Optimizer::moments); empty where they have none.
     pub second: Range<usize>,
     /// Whether weight decay moves them.
     pub decayed: bool,

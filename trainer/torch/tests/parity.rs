@@ -320,9 +320,9 @@ fn state_goes_from_one_engine_to_the_other() {
                 native.step(StepId::alone(step)).unwrap();
             }
             let mut torch = torch(config);
-            torch.restore(&native.save()).unwrap();
+            torch.restore(native.save()).unwrap();
             assert_eq!(torch.save(), native.save());
-            assert!(torch.restore(&dnode_trainer::TrainerState::default()).is_err());
+            assert!(torch.restore(dnode_trainer::TrainerState::default()).is_err());
         }
     }
 }
