@@ -55,8 +55,8 @@ pub enum MomentFormat {
     #[default]
     F32,
     /// A little more than one byte: floats of 8 bits, in blocks of 256 with a scale each, rounded up or down
-    /// at random. A number is off by up to a part in 8 (momentum, Adam's first moment) or 16 (its second
-    /// one), and by nothing on average.
+    /// at random. A number is off by less than a part in 32 of itself, or in 256 (momentum, Adam's first
+    /// moment) or 4096 (its second one) of the block's largest number; on average it is off by nothing.
     F8,
 }
 

@@ -17,8 +17,8 @@ const LARGEST_MIN: f32 = 1e-36;
 
 /// Bits of the mantissa of an f32.
 const F32_MANTISSA: u32 = 23;
-/// The exponent of an f32 below that of the smallest code, which makes the largest that of 1 to 2.
-const EXPONENT_BEFORE: u32 = 112;
+/// The exponent of 1, as an f32 has it. The largest codes are between 1 and 2 scales.
+const EXPONENT_OF_ONE: u32 = 127;
 
 /// Takes numbers that follow each other far apart (2³² over the golden ratio).
 const GOLDEN: u32 = 0x9e37_79b9;
@@ -26,10 +26,9 @@ const GOLDEN: u32 = 0x9e37_79b9;
 /// What a code is made of beside the four bits of its exponent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A sign and three bits of mantissa. What is less than 2⁻¹⁶ of the block's largest number becomes zero.
+    /// A sign and an exponent of two bits: what counts is the error of many numbers together.
     Signed,
-    /// Four bits of mantissa. What is less than 2⁻¹⁵ of the block's largest number becomes that, but for
-    /// zero: who divides by the root of it is safe.
+    /// An exponent of three bits. Nothing but zero becomes zero: who divides by the root of it is safe.
     Unsigned,
 }
 
@@ -60,35 +59,49 @@ pub(super) const fn key(update: u64, purpose: u32) -> u32 {
 /// The sign of a code, where it has one.
 const SIGN: u32 = 0x80;
 
+/// Bits of the mantissa of a code.
+const MANTISSA: u32 = 5;
+
 /// Constants of a form.
 #[derive(Clone, Copy)]
-struct Shape<const MANTISSA: u32>;
+struct Shape<const EXPONENT: u32>;
 
-impl<const MANTISSA: u32> Shape<MANTISSA> {
+impl<const EXPONENT: u32> Shape<EXPONENT> {
+    /// As an f32 has it, the exponent of the smallest codes with an exponent of their own, which are this many
+    /// scales; those below are evenly spaced down to zero.
+    const EXPONENT_MIN: u32 = EXPONENT_OF_ONE + 2 - (1 << EXPONENT);
+    const EVEN: f32 = f32::from_bits(Self::EXPONENT_MIN << F32_MANTISSA);
     const SHIFT: u32 = F32_MANTISSA - MANTISSA;
     /// Largest code without a sign.
-    const CODE_MAX: u32 = (1 << (4 + MANTISSA)) - 1;
+    const CODE_MAX: u32 = (1 << (EXPONENT + MANTISSA)) - 1;
     /// What that stands for, in scales.
     const LARGEST: f32 = 2.0 - 1.0 / (1_u32 << MANTISSA) as f32;
 
     #[inline(always)]
     fn decode(code: u32) -> f32 {
-        let value = f32::from_bits((code << Self::SHIFT) + (EXPONENT_BEFORE << F32_MANTISSA));
-        if code == 0 { 0.0 } else { value }
+        let bits = code << Self::SHIFT;
+        let even = f32::from_bits(bits + (Self::EXPONENT_MIN << F32_MANTISSA)) - Self::EVEN;
+        let value = f32::from_bits(bits + ((Self::EXPONENT_MIN - 1) << F32_MANTISSA));
+        if code < 1 << MANTISSA { even } else { value }
     }
 
-    /// `size`: in scales, 0 or more. The result may be below zero, and above the largest code.
+    /// `size`: in scales, 0 or more. The result may be above the largest code.
     #[inline(always)]
     const fn code(size: f32, place: u32, key: u32) -> i32 {
         // One product of what is as good as drawn twice, of the place and of the block.
         let up = (place ^ key).wrapping_mul(GOLDEN) >> (u32::BITS - Self::SHIFT);
+        let (size, before) = if size < Self::EVEN {
+            (size + Self::EVEN, Self::EXPONENT_MIN)
+        } else {
+            (size, Self::EXPONENT_MIN - 1)
+        };
         let bits = (size.to_bits() + up) >> Self::SHIFT;
-        bits.cast_signed() - (EXPONENT_BEFORE << MANTISSA).cast_signed()
+        bits.cast_signed() - (before << MANTISSA).cast_signed()
     }
 }
 
-type Signed = Shape<3>;
-type Unsigned = Shape<4>;
+type Signed = Shape<2>;
+type Unsigned = Shape<3>;
 
 /// The numbers of some blocks, one scale for each; the last block may be short.
 pub(super) fn decode(form: Form, codes: &[u8], scales: &[f32], out: &mut [f32]) {
@@ -197,11 +210,12 @@ mod tests {
         let values: Vec<f32> =
             (0..1_000).map(|i| ((i * i % 997) as f32 / 997.0 - 0.5) * 3e-4).collect();
         let sizes: Vec<f32> = values.iter().map(|value| value * value).collect();
-        for (form, values, step) in
-            [(Form::Signed, &values, 1.0 / 8.0), (Form::Unsigned, &sizes, 1.0 / 16.0)]
+        for (form, values, even) in
+            [(Form::Signed, &values, Signed::EVEN), (Form::Unsigned, &sizes, Unsigned::EVEN)]
         {
             let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-            let smallest = largest * 2.0_f32.powi(-15);
+            let step = 1.0 / 32.0;
+            let smallest = largest * even * step;
             let mut mean = vec![0.0_f64; values.len()];
             let times = 400;
             for key in 0..times {
@@ -230,7 +244,7 @@ mod tests {
         let mut values = vec![1e-20; 300];
         (values[3], values[299]) = (1.0, 0.0);
         let out = through(Form::Unsigned, &values, 9);
-        assert!(out[..256].iter().all(|value| *value >= 2.0_f32.powi(-17)), "{out:?}");
+        assert!(out[..256].iter().all(|value| *value >= Unsigned::EVEN / 64.0), "{out:?}");
         assert!(out[299] == 0.0 && out[298] > 0.0);
         assert_eq!(through(Form::Signed, &values, 9)[0], 0.0);
     }
