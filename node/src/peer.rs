@@ -425,6 +425,10 @@ pub fn join_until(
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     crate::process::log::start(options.config.node.log_format, &options.console);
+    // Of another trainer the configuration knows nothing.
+    if trainer.kind().is_none() {
+        options.config.advice().for_each(|sentence| tracing::warn!("{sentence}"));
+    }
     let io = |what| move |reason| JoinError::Io { what, reason };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NETWORK_THREADS)

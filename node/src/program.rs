@@ -209,12 +209,8 @@ fn run(join: &Join) -> Result<(), Failure> {
         check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string())
     };
     let ticket = join.ticket(&config)?;
-    let advice = config.advice();
     let options = Options::new(config);
     let options = Options { resume: join.resume, digest, steps_given, ticket, ..options };
-    for sentence in advice {
-        tracing::warn!("{sentence}");
-    }
     match crate::join_until(options, trainer, stop) {
         Ok(outcome) => {
             print(&outcome_text(&outcome))?;

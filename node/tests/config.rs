@@ -53,6 +53,17 @@ fn a_configuration_is_made_checked_and_shown() {
 }
 
 #[test]
+fn what_is_legal_and_unlikely_to_be_meant_is_told_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = "join --rule none --steps 1 --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --set optimizer.kind=adamw --set optimizer.learning_rate=0.1";
+    let output = dnode(folder.path(), &words.split(' ').collect::<Vec<_>>());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+    let told = "WARN optimizer.learning_rate = 0.1 is 25 times the default of adamw, 0.004";
+    assert!(text.contains(told), "{text}");
+}
+
+#[test]
 fn a_wrong_configuration_is_told_in_one_line_and_ends_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
