@@ -176,8 +176,7 @@ impl LocalTrainer {
     pub fn new(config: LocalConfig, source: Box<dyn BatchSource>) -> Result<Self, ConfigError> {
         let memory = Memory::of_training(&config, source.shape())?;
         let engine = NativeEngine::new(&config, source.shape())?;
-        let trainer = Self::on(Box::new(engine), config, source)?;
-        Ok(Self { memory, ..trainer })
+        Ok(Self::with(Box::new(engine), config, source, memory))
     }
 
     /// Trains on `engine`, which was built from the same `config` for the samples of `source`.
@@ -189,12 +188,21 @@ impl LocalTrainer {
         config: LocalConfig,
         source: Box<dyn BatchSource>,
     ) -> Result<Self, ConfigError> {
-        config.validate()?;
+        let memory = Memory::of_libtorch(&config, source.shape())?;
+        Ok(Self::with(engine, config, source, memory))
+    }
+
+    /// `memory` was told by the configuration, which is sound therefore.
+    fn with(
+        engine: Box<dyn Engine>,
+        config: LocalConfig,
+        source: Box<dyn BatchSource>,
+        memory: Memory,
+    ) -> Self {
         let (batch, samples) = (Batch::new(source.shape()), config.batch);
         let interrupt = Interrupt::default();
-        let memory = Memory::of_libtorch(&config, source.shape())?;
         let (pending, stream) = (None, 0);
-        Ok(Self { engine, config, source, batch, samples, memory, pending, stream, interrupt })
+        Self { engine, config, source, batch, samples, memory, pending, stream, interrupt }
     }
 
     /// Samples of one batch of an evaluation.

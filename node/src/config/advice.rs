@@ -1,6 +1,6 @@
 //! What is legal and yet unlikely to be meant, in words for the log.
 
-use dnode_trainer::{ModelKind, OptimizerKind};
+use dnode_trainer::OptimizerKind;
 
 use super::keys::{Config, find};
 use super::run::values_of;
@@ -35,8 +35,7 @@ impl Config {
     /// How many times wider than those of the trials a transformer is that adapters are not trained for.
     fn times_wider(&self) -> Option<f64> {
         let model = &self.model;
-        let transformer = matches!(model.kind, ModelKind::Gpt | ModelKind::Llama);
-        let wide = transformer && model.lora_rank == 0 && model.width > WIDTH_OF_TRIALS;
+        let wide = model.kind.is_text() && model.lora_rank == 0 && model.width > WIDTH_OF_TRIALS;
         wide.then(|| model.width as f64 / WIDTH_OF_TRIALS as f64)
     }
 

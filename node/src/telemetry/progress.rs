@@ -63,7 +63,7 @@ impl fmt::Display for Scaled {
             (value, prefix) = (value / 1000.0, next);
         }
         if prefix.is_empty() && value < 9.995 {
-            return Significant((value * 1000.0).round() / 1000.0).fmt(f);
+            return Significant(thousandths(value)).fmt(f);
         }
         let decimals = if prefix.is_empty() || value >= 99.95 {
             0

@@ -12,7 +12,6 @@ mod storage;
 use std::time::Duration;
 
 use dnode_network::{Multiaddr, RunSecret, default_listen};
-use dnode_trainer::Memory;
 
 use crate::config::Config;
 use crate::tools::link_bench::Speed;
@@ -38,8 +37,7 @@ pub async fn examine(config: &Config, secret: Option<&RunSecret>, wishes: &Wishe
     let mut findings = vec![machine::processor(config.node.threads), clock::clock()];
     findings.extend(graphics::graphics(&config.node));
     let (memory, load) = exchange::Load::measure(config, wishes.step).await;
-    let parameters = |memory: Memory| usize::try_from(memory.parameters()).unwrap_or(usize::MAX);
-    let bytes = memory.map_or(0, |memory| storage::checkpoints(parameters(memory)));
+    let bytes = memory.map_or(0, |memory| storage::checkpoints(memory.parameters()));
     findings.extend(memory.map(machine::memory));
     findings.push(storage::storage(&config.node.data_dir, bytes).await);
     let addresses = |texts: &[String]| -> Vec<Multiaddr> {

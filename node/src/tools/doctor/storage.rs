@@ -27,8 +27,8 @@ const TENSORS: u64 = 5;
 const CHECKPOINTS: u64 = 4;
 
 /// Bytes that the checkpoints of so many parameters may need.
-pub(super) const fn checkpoints(parameters: usize) -> u64 {
-    (parameters as u64).saturating_mul(4 * TENSORS * CHECKPOINTS)
+pub(super) const fn checkpoints(parameters: u64) -> u64 {
+    parameters.saturating_mul(4 * TENSORS * CHECKPOINTS)
 }
 
 /// Writes a file to `folder`, or to the nearest existing folder above it, and removes it again.
