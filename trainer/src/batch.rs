@@ -1,8 +1,11 @@
-//! A batch of samples, as data sets fill it and models read it.
+//! A batch of samples, as data sets fill it and models read it, and where batches come from.
 //!
 //! Shape letters: `B` samples, `I` pixels per image, `T` tokens per sequence.
 
 use std::fmt;
+
+use crate::description::{Description, DescriptionError};
+use crate::seam::{DataIdentity, DataShare, TrainError};
 
 /// What one sample of a data set looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,4 +86,81 @@ impl Batch {
         };
         Self { input, targets: Vec::new(), samples: 0 }
     }
+
+    /// Refuses a batch that is not of `shape`: a model would read outside its tables.
+    pub(crate) fn check(&self, shape: SampleShape) -> Result<(), TrainError> {
+        let (per_sample, targets, classes) = match shape {
+            SampleShape::Image { height, width, classes } => (height * width, 1, classes),
+            SampleShape::Text { context, vocabulary } => (context, context, vocabulary),
+        };
+        let below =
+            |values: &[u32], limit: usize| values.iter().all(|&value| (value as usize) < limit);
+        let input = match (&self.input, shape) {
+            (Input::Images(images), SampleShape::Image { .. }) => {
+                images.len() == self.samples * per_sample
+            }
+            (Input::Tokens(tokens), SampleShape::Text { .. }) => {
+                tokens.len() == self.samples * per_sample && below(tokens, classes)
+            }
+            (Input::Images(_), SampleShape::Text { .. })
+            | (Input::Tokens(_), SampleShape::Image { .. }) => false,
+        };
+        let targets = self.targets.len() == self.samples * targets && below(&self.targets, classes);
+        if input && targets && self.samples > 0 {
+            return Ok(());
+        }
+        Err(TrainError::Other(format!(
+            "the data set gave a batch that is not {} samples of {shape}",
+            self.samples
+        )))
+    }
+}
+
+/// Where batches come from; a data set with its seed and shard.
+pub trait BatchSource: Send {
+    /// What samples look like; must not change.
+    fn shape(&self) -> SampleShape;
+
+    /// Fills `batch` with `samples` training samples, a function of the stream, `step` and `micro`
+    /// alone.
+    ///
+    /// `micro` is the index of the micro-batch within local step `step`.
+    fn fill(&self, step: u64, micro: u64, samples: usize, batch: &mut Batch);
+
+    /// As [`Trainer::set_stream`].
+    fn set_stream(&mut self, stream: u64) {
+        let _ = stream;
+    }
+
+    /// Adds what the data are, and how they become inputs and targets, as [`Trainer::describe`] tells it.
+    ///
+    /// # Errors
+    /// [`DescriptionError`] when it is too much.
+    fn describe(&self, description: &mut Description) -> Result<(), DescriptionError> {
+        let _ = description;
+        Ok(())
+    }
+
+    /// As [`Trainer::set_shard`].
+    fn set_shard(&mut self, shard: u32) -> bool {
+        let _ = shard;
+        false
+    }
+
+    /// As [`Trainer::data_identity`].
+    fn identity(&self) -> DataIdentity {
+        DataIdentity::default()
+    }
+
+    /// As [`Trainer::data_share`].
+    fn share(&self) -> Option<DataShare> {
+        None
+    }
+
+    /// Fills `batch` with up to `samples` held-out samples from index `offset`; false when there
+    /// is none.
+    fn evaluation(&self, offset: usize, samples: usize, batch: &mut Batch) -> bool;
+
+    /// Number of held-out samples.
+    fn evaluation_len(&self) -> usize;
 }

@@ -23,9 +23,8 @@ use self::images::Images;
 use self::order::{Permutation, Purpose};
 use self::shard::{Members, Place};
 use self::text::Text;
-use crate::batch::{Batch, SampleShape};
+use crate::batch::{Batch, BatchSource, SampleShape};
 use crate::description::{Description, DescriptionError};
-use crate::local::BatchSource;
 use crate::seam::{DataIdentity, DataShare};
 use crate::vocabulary::Tokens;
 

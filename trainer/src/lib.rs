@@ -44,7 +44,7 @@ mod trainer_state;
 mod vocabulary;
 mod weights;
 
-pub use batch::{Batch, Input, SampleShape};
+pub use batch::{Batch, BatchSource, Input, SampleShape};
 pub use checkpoint::Checkpoint;
 pub use choice_score::{ChoiceCosts, ChoiceScorer, ChoiceTally, Question};
 pub use codec::{Encoded, encode};
@@ -74,7 +74,7 @@ pub use kernel::dropout::{Draws, Dropout, Dropped};
 pub use kernel::loss::{Objective, Score};
 pub use kernel::rotation::Rotation;
 pub use learning_rate::learning_rate;
-pub use local::{BatchSource, LocalConfig, LocalTrainer};
+pub use local::{LocalConfig, LocalTrainer};
 pub use lora::BaseError;
 pub use memory::{Memory, free_memory};
 pub use mix::{MixError, MixReport, MixTerms, NORM_FACTOR_MAX, NORM_SLACK_RMS, Tolerance};

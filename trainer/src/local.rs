@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use dnode_protocol::ParameterLayout;
 
-use crate::batch::{Batch, Input, SampleShape};
+use crate::batch::{Batch, BatchSource, SampleShape};
 use crate::config::{ConfigError, ModelConfig, OptimizerConfig, THREADS_MAX, ensure};
-use crate::description::{Description, DescriptionError};
+use crate::description::Description;
 use crate::device::{DeviceError, Resident};
 use crate::engine::{Engine, NativeEngine};
 use crate::interrupt::Interrupt;
@@ -21,55 +21,6 @@ use crate::seam::{
     DataIdentity, DataShare, Evaluation, GradientStep, StepId, StepReport, TrainError, Trainer,
 };
 use crate::trainer_state::TrainerState;
-
-/// Where batches come from; a data set with its seed and shard.
-pub trait BatchSource: Send {
-    /// What samples look like; must not change.
-    fn shape(&self) -> SampleShape;
-
-    /// Fills `batch` with `samples` training samples, a function of the stream, `step` and `micro`
-    /// alone.
-    ///
-    /// `micro` is the index of the micro-batch within local step `step`.
-    fn fill(&self, step: u64, micro: u64, samples: usize, batch: &mut Batch);
-
-    /// As [`Trainer::set_stream`].
-    fn set_stream(&mut self, stream: u64) {
-        let _ = stream;
-    }
-
-    /// Adds what the data are, and how they become inputs and targets, as [`Trainer::describe`] tells it.
-    ///
-    /// # Errors
-    /// [`DescriptionError`] when it is too much.
-    fn describe(&self, description: &mut Description) -> Result<(), DescriptionError> {
-        let _ = description;
-        Ok(())
-    }
-
-    /// As [`Trainer::set_shard`].
-    fn set_shard(&mut self, shard: u32) -> bool {
-        let _ = shard;
-        false
-    }
-
-    /// As [`Trainer::data_identity`].
-    fn identity(&self) -> DataIdentity {
-        DataIdentity::default()
-    }
-
-    /// As [`Trainer::data_share`].
-    fn share(&self) -> Option<DataShare> {
-        None
-    }
-
-    /// Fills `batch` with up to `samples` held-out samples from index `offset`; false when there
-    /// is none.
-    fn evaluation(&self, offset: usize, samples: usize, batch: &mut Batch) -> bool;
-
-    /// Number of held-out samples.
-    fn evaluation_len(&self) -> usize;
-}
 
 /// How a [`LocalTrainer`] and its [`Engine`] are built.
 #[derive(Clone, Debug, PartialEq)]
@@ -249,7 +200,7 @@ impl LocalTrainer {
             }
             self.source.fill(step, micro, whole, &mut self.batch);
             self.batch.truncate(self.samples - first);
-            check(&self.batch, self.source.shape())?;
+            self.batch.check(self.source.shape())?;
             let parts = self.samples as f32 / self.batch.samples as f32;
             last = 1.0 / (self.batch.targets.len() as f32 * parts);
         }
@@ -275,7 +226,7 @@ impl LocalTrainer {
             if !self.source.evaluation(offset, most, &mut self.batch) {
                 break;
             }
-            check(&self.batch, self.source.shape())?;
+            self.batch.check(self.source.shape())?;
             total.add(self.engine.evaluate(&self.batch)?);
             offset += self.batch.samples;
         }
@@ -285,33 +236,6 @@ impl LocalTrainer {
     fn learning_rate(&self, at: StepId) -> f32 {
         learning_rate(&self.config.optimizer, at.position, self.config.steps)
     }
-}
-
-/// Refuses a batch that would read outside the model's tables.
-fn check(batch: &Batch, shape: SampleShape) -> Result<(), TrainError> {
-    let (per_sample, targets, classes) = match shape {
-        SampleShape::Image { height, width, classes } => (height * width, 1, classes),
-        SampleShape::Text { context, vocabulary } => (context, context, vocabulary),
-    };
-    let below = |values: &[u32], limit: usize| values.iter().all(|&value| (value as usize) < limit);
-    let input = match (&batch.input, shape) {
-        (Input::Images(images), SampleShape::Image { .. }) => {
-            images.len() == batch.samples * per_sample
-        }
-        (Input::Tokens(tokens), SampleShape::Text { .. }) => {
-            tokens.len() == batch.samples * per_sample && below(tokens, classes)
-        }
-        (Input::Images(_), SampleShape::Text { .. })
-        | (Input::Tokens(_), SampleShape::Image { .. }) => false,
-    };
-    let targets = batch.targets.len() == batch.samples * targets && below(&batch.targets, classes);
-    if input && targets && batch.samples > 0 {
-        return Ok(());
-    }
-    Err(TrainError::Other(format!(
-        "the data set gave a batch that is not {} samples of {shape}",
-        batch.samples
-    )))
 }
 
 impl Trainer for LocalTrainer {
