@@ -155,6 +155,17 @@ pub struct Work {
     /// Model, data and optimizer: settings `section.key=value` for every peer.
     #[serde(default, rename = "set")]
     pub settings: Vec<String>,
+    /// What the tuning rule tries for every variant that names no trials of its own.
+    #[serde(default)]
+    pub trials: Vec<Vec<String>>,
+}
+
+impl Work {
+    /// What the tuning rule tries for a variant.
+    #[must_use]
+    pub fn trials_of<'a>(&'a self, way: &'a Way) -> &'a [Vec<String>] {
+        if way.trials.is_empty() { &self.trials } else { &way.trials }
+    }
 }
 
 /// How a variant trains.
@@ -203,7 +214,8 @@ pub struct Way {
     /// Settings `section.key=value` of this variant.
     #[serde(default, rename = "set")]
     pub settings: Vec<String>,
-    /// What the tuning rule tries: each trial is a list of settings; as many for every variant.
+    /// What the tuning rule tries, in place of what the workload says: each trial is a list of settings;
+    /// as many for every variant.
     #[serde(default)]
     pub trials: Vec<Vec<String>>,
 }
@@ -316,7 +328,6 @@ impl Experiment {
             let unique = (1..names.len()).all(|end| !names[..end].contains(&names[end]));
             plain && unique && !names.is_empty()
         };
-        let trials = self.variant.first().map_or(0, |variant| variant.trials.len());
         let steps = self.workload.iter().all(|w| w.steps > 0 && w.batch > 0);
         let within_percent = |accuracy| accuracy > 0.0 && accuracy <= 100.0;
         let places: Vec<String> = self.places().map(|(work, peers)| place(work, peers)).collect();
@@ -359,12 +370,7 @@ impl Experiment {
             (!self.simulation.step_time.is_zero(), "simulation.step_time", "longer than 0s"),
             ((0.0..=1.0).contains(&self.share), "share", "0 to 1"),
             (steps, "workload.steps", "positive"),
-            (
-                self.variant.iter().all(|variant| variant.trials.len() == trials),
-                "variant.trials",
-                unequal,
-            ),
-            (self.tuning.is_some() == (trials > 0), "variant.trials", unequal),
+            (self.workload.iter().all(|work| self.is_fairly_tuned(work)), "trials", unequal),
             (
                 self.tuning.as_ref().is_none_or(|tuning| !self.seeds.contains(&tuning.seed)),
                 "tuning.seed",
@@ -374,6 +380,19 @@ impl Experiment {
         ];
         let links = self.condition.iter().flat_map(|c| &c.link).flat_map(LinkModel::rules);
         check(rules.into_iter().chain(self.rules_of_conditions()).chain(links))
+    }
+
+    /// Whether every variant has as many trials of the workload, and some exactly if there is a rule.
+    fn is_fairly_tuned(&self, work: &Work) -> bool {
+        let trials = self.trials(work);
+        self.variant.iter().all(|way| work.trials_of(way).len() == trials)
+            && self.tuning.is_some() == (trials > 0)
+    }
+
+    /// Trials of each variant of a workload.
+    #[must_use]
+    pub fn trials(&self, work: &Work) -> usize {
+        self.variant.first().map_or(0, |way| work.trials_of(way).len())
     }
 
     /// What is legal of conditions: whether it holds, the key, and what it must be.
@@ -434,13 +453,12 @@ impl Experiment {
 
     /// Runs in all, trials included.
     pub fn runs(&self) -> usize {
-        let trials = self.variant.first().map_or(0, |variant| variant.trials.len());
         let of = |(work, peers): (&Work, usize)| {
             let place = place(work, peers);
             let conditions = self.condition.iter().filter(|c| c.is_for(work));
             let compared: usize = conditions.map(|c| self.ways(c, &place).count()).sum();
             let tuned = self.variant.iter().filter(|way| way.is_for(&place)).count();
-            trials * tuned + compared * self.seeds.len()
+            self.trials(work) * tuned + compared * self.seeds.len()
         };
         self.places().map(of).sum()
     }

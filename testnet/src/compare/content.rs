@@ -327,10 +327,15 @@ fn tuning(findings: &Findings<'_>) -> Vec<Block> {
         blocks.push(Block::Text(text.to_owned()));
         return blocks;
     };
-    let trials = findings.plan.variant.first().map_or(0, |variant| variant.trials.len());
+    let trials =
+        findings.plan.workload.iter().map(|work| {
+            format!("{} of {} for every variant", findings.plan.trials(work), work.name)
+        });
     blocks.push(Block::Text(format!(
-        "{} {trials} trials for every variant, undisturbed, with seed {}.",
-        tuning.rule, tuning.seed
+        "{} Trials: {}, undisturbed, with seed {}.",
+        tuning.rule,
+        trials.collect::<Vec<_>>().join(", "),
+        tuning.seed
     )));
     let mut table = Table::new(["trial", "case", "settings", "loss, median peer", "chosen"]);
     for case in &findings.tuning {
@@ -343,8 +348,9 @@ fn tuning(findings: &Findings<'_>) -> Vec<Block> {
                     && choice.trial.to_string() == trial
             });
             let settings = findings.plan.variant.iter().find(|plan| plan.name == way);
+            let trials = settings.map(|way| case.case.work.trials_of(way));
             let settings =
-                settings.and_then(|way| way.trials.get(trial.parse::<usize>().ok()?)).cloned();
+                trials.and_then(|trials| trials.get(trial.parse::<usize>().ok()?)).cloned();
             table.row(vec![
                 variant.variant.name.clone(),
                 case.case.name.clone(),
