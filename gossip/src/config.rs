@@ -122,9 +122,9 @@ pub struct Config {
     /// Silence after which a suspected neighbour is disconnected. Default 20 s.
     pub forget_after: Duration,
     /// Most exchanges this peer has proposed and not finished; how many of them are open follows
-    /// from how long they take. Default 2.
+    /// from how long they take. Default 16.
     pub own_max: usize,
-    /// Most exchanges this peer answers at a time. Default 4.
+    /// Most exchanges this peer answers at a time. Default 16.
     pub answered_max: usize,
     /// Most newcomers this peer gives its fragments to at a time. Default 2.
     pub newcomers_max: usize,
@@ -170,8 +170,8 @@ impl Default for Config {
             suspect_after: Duration::from_secs(5),
             suspect_min: Duration::from_secs(1),
             forget_after: Duration::from_secs(20),
-            own_max: 2,
-            answered_max: 4,
+            own_max: 16,
+            answered_max: 16,
             newcomers_max: 2,
             snapshots_max: 2,
             pulls_open_max: 4,

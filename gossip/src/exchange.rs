@@ -7,14 +7,15 @@ mod concurrency_limit;
 mod initiator;
 mod neighbourhood;
 mod own;
+mod queue;
 mod responder;
 mod sequences;
 mod terms;
 
-use dnode_protocol::{Clock, ExchangeId, PeerId, Time};
+use dnode_protocol::{Clock, ExchangeId, Message, PeerId, Time};
 
-use crate::RefusedMix;
-use crate::context::{Context, Ending};
+use crate::context::{Context, Ending, Step};
+use crate::{Event, Offence, RefusedMix};
 pub(crate) use aborts::ABORTING_MAX;
 pub(crate) use concurrency_limit::ConcurrencyLimit;
 use initiator::Initiator;
@@ -91,6 +92,13 @@ impl Exchange {
         responder.on_propose(context, near, initiator, proposal);
     }
 
+    /// Answers and proposes what waits for fragments that are free.
+    pub(crate) fn go_on(&mut self, context: &mut Context, near: &mut Neighbourhood<'_>) {
+        let Self { initiator, responder } = self;
+        responder.answer_queued(context, near, initiator);
+        initiator.propose_waiting(context, near);
+    }
+
     /// The trainer has mixed.
     pub(crate) fn on_mixed(
         &mut self,
@@ -134,6 +142,17 @@ impl Exchange {
         } else {
             let parallel = self.initiator.limit(context);
             self.responder.on_ack(context, near, (from, exchange), parallel);
+        }
+    }
+
+    /// Says what has come of an exchange that the trainer has refused to mix.
+    pub(crate) fn tell_refused(context: &mut Context, exchange: ExchangeId, reason: RefusedMix) {
+        let peer = exchange.initiator;
+        context.send(peer, Message::Aborted { exchange });
+        let failure = reason.into();
+        context.event(Event::Failed { exchange, peer, failure });
+        if reason == RefusedMix::BadParameters {
+            context.then(Step::Offence(peer, Offence::BadParameters));
         }
     }
 

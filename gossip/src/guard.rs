@@ -56,12 +56,10 @@ const START_COMMITS: u64 = 4;
 /// Commits beyond which the growth is counted no further; `GROWTH` to this power is 445.
 const GROWTH_COMMITS_MAX: u64 = 64;
 /// Where mixes are frequent: radius before anything is known of a neighbour, multiple of the own weights.
-const START_RADIUS: f64 = 0.1;
+/// Replicas begin equal. Measured: docs/measurements.md, "Bars for more exchanges".
+const START_RADIUS: f64 = 0.02;
 /// Difference up to which a neighbour on trial passes, in the same unit.
 const PASS_MAX: f64 = 1.7;
-/// Evidence by which the differences of one own commit raise a neighbour's at most, so that no single one is
-/// a verdict: those of the fragments are of one cause.
-const COMMIT_EVIDENCE_MAX: f64 = 3.0;
 /// Evidence below which it is trusted again.
 const TRUSTED_AT: f64 = 2.0;
 /// Commits for which what was usual is compared with.
@@ -303,7 +301,7 @@ impl Guard {
             None if record.trust != Trust::Trusted && !seen.refused => 1.0,
             None => return None,
         };
-        let trust = record.weigh(met.clock, times, self.bar);
+        let trust = record.weigh(&met, times, self.bar);
         let grounds = match trust {
             Trust::Trusted => Grounds::AsUsual,
             Trust::WeighedDown | Trust::LeftOut => Grounds::Unlike { times: record.times },
@@ -456,7 +454,7 @@ pub(crate) const fn are_nearly_all(far: usize, met: usize) -> bool {
 
 impl Record {
     /// Adds what a difference of so many times the usual one says, and returns the trust that follows.
-    fn weigh(&mut self, clock: Clock, times: f64, bar: Bar) -> Trust {
+    fn weigh(&mut self, met: &Met, times: f64, bar: Bar) -> Trust {
         let times = times.min(EXCESS_MAX);
         self.times =
             if self.times > 0.0 { self.times + USUAL_RATE * (times - self.times) } else { times };
@@ -464,8 +462,8 @@ impl Record {
             self.passes = if times <= PASS_MAX { self.passes + 1 } else { 0 };
             return if self.passes >= PASSES { Trust::Trusted } else { Trust::LeftOut };
         }
-        if self.evidence_max.0 != clock {
-            self.evidence_max = (clock, self.evidence + COMMIT_EVIDENCE_MAX);
+        if self.evidence_max.0 != met.clock {
+            self.evidence_max = (met.clock, self.evidence + bar.commit_most(met));
         }
         let most = bar.left_out_at.min(self.evidence_max.1.max(self.evidence));
         self.evidence = (self.evidence + times - bar.free).min(most).max(0.0);

@@ -55,6 +55,19 @@ impl Rounds {
         self.last.get(&fragment) == Some(peer)
     }
 
+    /// Whether the own proposal of `fragment` goes before those of others.
+    pub(crate) fn is_urgent(
+        &self,
+        context: &Context,
+        candidates: &Candidates<'_>,
+        fragment: FragmentId,
+    ) -> bool {
+        let ready = |entry: &RoundFragment| entry.fragment() == fragment && !entry.waits();
+        !context.progress.is_finished()
+            && self.waiting.iter().any(ready)
+            && needs_news(context, candidates, fragment)
+    }
+
     /// How often rounds come.
     pub(crate) const fn interval_mut(&mut self) -> &mut RoundInterval {
         &mut self.interval
@@ -112,7 +125,7 @@ impl Rounds {
         }
     }
 
-    /// An exchange of `fragment` that `peer` proposed has ended well at both ends. It is the own one of
+    /// An exchange of `fragment` that `peer` proposed is applied here. It is the own one of
     /// this round where that has still to be proposed, of the next round else.
     ///
     /// Else a fragment would be exchanged twice a round, once by each end's proposal; and a peer that

@@ -258,11 +258,16 @@ fn who_says_goodbye_is_not_missed() {
     assert!(!scene.events.iter().any(told));
 }
 
-/// Whether this peer accepts an exchange that the neighbour proposes.
-fn accepts(scene: &mut Scene, from: u32) -> bool {
+/// An exchange that the neighbour proposes.
+fn proposed(scene: &mut Scene, from: u32) -> ExchangeId {
     let exchange = ExchangeId { initiator: peer(from), incarnation: 1, sequence: 0 };
     let terms = terms(Clock(0), Information::default());
     scene.hear(from, Message::Propose { exchange, fragment: FragmentId(0), terms });
+    exchange
+}
+
+/// Whether this peer has accepted the exchange.
+fn accepts(scene: &Scene, exchange: ExchangeId) -> bool {
     let accepted = |(_, _, message): &(Time, PeerId, Message)| matches!(message, Message::Accept { exchange: of, .. } if *of == exchange);
     scene.sent.iter().any(accepted)
 }
@@ -271,8 +276,8 @@ fn accepts(scene: &mut Scene, from: u32) -> bool {
 fn what_is_open_with_a_neighbour_that_is_gone_holds_no_fragment() {
     for mixes_after in [false, true] {
         let mut scene = Scene::new(&[1, 2, 3]);
-        assert!(accepts(&mut scene, 1) && !accepts(&mut scene, 2));
-        let exchange = ExchangeId { initiator: peer(1), incarnation: 1, sequence: 0 };
+        let (exchange, waits) = (proposed(&mut scene, 1), proposed(&mut scene, 2));
+        assert!(accepts(&scene, exchange) && !accepts(&scene, waits));
         let offer = (exchange, Leg::Offer, Clock(0), numbers(&[1.0]));
         scene.host.tensor(peer(1), offer, scene.now);
         if mixes_after {
@@ -285,7 +290,7 @@ fn what_is_open_with_a_neighbour_that_is_gone_holds_no_fragment() {
             scene.input(Input::PeerDown { peer: peer(1) });
         }
         scene.pass(0);
-        assert!(accepts(&mut scene, 3), "mixed after its loss: {mixes_after}");
+        assert!(accepts(&scene, waits), "mixed after its loss: {mixes_after}");
     }
 }
 

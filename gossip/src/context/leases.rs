@@ -11,6 +11,11 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
+    /// The exchange that has `fragment`.
+    pub(crate) fn holder(&self, fragment: FragmentId) -> Option<ExchangeId> {
+        self.holders.get(&fragment).copied()
+    }
+
     pub(crate) fn is_taken(&self, fragment: FragmentId) -> bool {
         self.holders.contains_key(&fragment)
     }

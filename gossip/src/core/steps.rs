@@ -4,7 +4,7 @@ use dnode_protocol::{Clock, FragmentId, Heartbeat, Message, PeerId, Phase, Time}
 
 use super::Gossip;
 use crate::context::{ExchangeStep, Look, Replacing, Step};
-use crate::exchange::Responder;
+use crate::exchange::Exchange;
 use crate::membership::Membership;
 use crate::rounds::Candidates;
 use crate::staleness::{explained_gate, update_load};
@@ -68,7 +68,7 @@ impl Gossip {
     fn take_of_exchange(&mut self, step: ExchangeStep) {
         let (it, context, mut near) = self.exchanges();
         match step {
-            ExchangeStep::Propose => it.initiator().propose_waiting(context, &mut near),
+            ExchangeStep::Propose => it.go_on(context, &mut near),
             ExchangeStep::GiveUp(sequence, failure) => {
                 it.initiator().give_up(context, near.membership, sequence, failure);
             }
@@ -85,7 +85,7 @@ impl Gossip {
                 it.responder().accept_again(context, &near, exchange);
             }
             ExchangeStep::MixRefused(exchange, reason) => {
-                Responder::tell_refused(context, exchange, reason);
+                Exchange::tell_refused(context, exchange, reason);
             }
             ExchangeStep::ConfirmAbort(exchange) => {
                 context.send(exchange.initiator, Message::Aborted { exchange });

@@ -54,6 +54,7 @@ impl Initiator {
         self.own.contains_key(&sequence)
     }
 
+    /// The own exchange, if the partner has accepted it.
     pub(super) fn find(&self, sequence: u64) -> Option<Exchanged> {
         let own = self.own.get(&sequence)?;
         Some(own.agreed.as_ref()?.exchanged(own.partner, own.entry.fragment()))
@@ -122,7 +123,6 @@ impl Initiator {
         terms: Terms,
     ) {
         let sequence = exchange.sequence;
-        let at_any_clock = near.membership.meets_at_any_clock(context, &from);
         let Some(own) = self.own.get_mut(&sequence).filter(|own| own.partner == from) else {
             return self.on_accept_without_record(context, from, exchange);
         };
@@ -132,7 +132,7 @@ impl Initiator {
                 let (wanted, codec) = (own.codec, terms.codec);
                 let agreed = own.offered.agree(&context.config, terms, codec);
                 let (most, bound) = lag_bound(&context.config);
-                if agreed.lag > most && !at_any_clock {
+                if agreed.lag > most && !near.membership.meets_at_any_clock(context, &from) {
                     let failure = Failure::Stale { bound };
                     return self.give_up(context, near.membership, sequence, failure);
                 }
@@ -271,7 +271,7 @@ impl Initiator {
         on_measured(context, links, (&own.partner, took), codec, limit);
         let waits = waits_for_steps(context, near.membership, &own.partner);
         self.concurrency.on_exchanged(context.config.own_max, (took, waits), self.own.len());
-        let (limit, took) = (self.limit(context), took.saturating_sub(waits));
+        let (limit, took) = (self.limit(context), took.saturating_sub(waits + own.round_trip));
         let codec = context.config.codec_of(own.entry.fragment(), codec);
         near.rounds.interval_mut().on_exchanged(context, (took, own.round_trip), codec, limit);
     }

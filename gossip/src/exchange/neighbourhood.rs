@@ -48,7 +48,8 @@ pub(crate) fn meeting(
     let unlike_speed = unlike_speed(context, members, &peer);
     let own = context.progress.clock();
     let lag = lag.min(lag_max(&context.config));
-    Met { peer, fragment, clock: own, theirs, lag, round, unlike_speed }
+    let speed_known = members.get(&peer).is_some_and(|member| !member.step_time.is_zero());
+    Met { peer, fragment, clock: own, theirs, lag, round, unlike_speed, speed_known }
 }
 
 /// How many times as long as the median neighbour's, as they say, the own step must take for this peer to be

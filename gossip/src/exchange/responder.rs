@@ -11,12 +11,14 @@ use super::codec_choice::{coarser, on_measured, wanted};
 use super::concurrency_limit::waits_for_steps;
 use super::initiator::Initiator;
 use super::neighbourhood::Neighbourhood;
+use super::queue::Queue;
 use super::sequences::Resolved;
 use super::terms::{Agreed, Exchanged, Proposal, RETRIES_PER_LEASE};
 use crate::config::STRANGERS_MAX;
 use crate::context::{Context, Ending, ExchangeStep, Step};
+use crate::rounds::Candidates;
 use crate::staleness::{Staleness, lag_bound};
-use crate::{Event, Failure, Mixing, Offence, Output, RefusedMix, Role, Trust, Work};
+use crate::{Event, Failure, Mixing, Output, RefusedMix, Role, Trust, Work};
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
 pub(crate) const JOURNAL_MAX: usize = 32;
@@ -27,11 +29,12 @@ pub(crate) struct Responder {
     answered: BTreeMap<ExchangeId, Answered>,
     /// Those that are over, by initiator.
     resolved: BTreeMap<PeerId, Resolved>,
+    queue: Queue,
 }
 
 impl Responder {
-    pub(super) const fn new() -> Self {
-        Self { answered: BTreeMap::new(), resolved: BTreeMap::new() }
+    pub(super) fn new() -> Self {
+        Self { answered: BTreeMap::new(), resolved: BTreeMap::new(), queue: Queue::default() }
     }
 
     pub(super) fn open(&self) -> usize {
@@ -60,7 +63,8 @@ impl Responder {
         initiator: &mut Initiator,
         proposal: Proposal,
     ) {
-        let Proposal { from, exchange, fragment, terms } = proposal;
+        let Proposal { from, exchange, fragment, .. } = proposal;
+        let terms = &proposal.terms;
         if self.answered.contains_key(&exchange) {
             return self.on_propose_again(context, near.staleness, from, exchange);
         }
@@ -87,17 +91,32 @@ impl Responder {
                 if left_out { Message::LeftOut { exchange } } else { Message::Busy { exchange } };
             return context.send(from, no);
         }
-        let leased = both_ways && context.leases.is_taken(fragment) && crossing.is_none();
-        if leased || self.declines(context, near, (from, fragment)) {
+        if self.declines(context, near, (from, fragment)) {
             return context.send(from, Message::Busy { exchange });
+        }
+        let holder = context.leases.holder(fragment).filter(|_| both_ways && crossing.is_none());
+        if let Some(holder) = holder {
+            let own = context.is_own(holder) && initiator.find(holder.sequence).is_some();
+            let agreed = own || self.contains(&holder);
+            let lease = near.membership.links().lease(&context.config, &from);
+            let until = context.now + lease / RETRIES_PER_LEASE;
+            if !agreed || !self.queue.push(&context.config, proposal, until) {
+                context.send(from, Message::Busy { exchange });
+            }
+            return;
         }
         if let Some(sequence) = crossing {
             initiator.yield_to_crossing(context, near, sequence);
         }
         let codec = coarser(terms.codec, wanted(&context.config, near.membership.links(), &from));
         let crossed = crossing.is_some();
-        let answered =
-            Answered::accepted(context, near.membership, (from, fragment), (terms, codec), crossed);
+        let answered = Answered::accepted(
+            context,
+            near.membership,
+            (from, fragment),
+            (proposal.terms, codec),
+            crossed,
+        );
         if both_ways {
             context.leases.take(fragment, exchange);
         }
@@ -105,6 +124,25 @@ impl Responder {
         near.rounds.interval_mut().on_accepted(context, fragment);
         context.output(Output::Expect { exchange, from, leg: Leg::Offer, fragment });
         self.send_accept(context, near.staleness, exchange);
+    }
+
+    /// Answers the proposals that have waited for a fragment that is free now.
+    pub(super) fn answer_queued(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        initiator: &mut Initiator,
+    ) {
+        for proposal in self.queue.take_free(&context.leases) {
+            let candidates = Candidates::new(near.membership, near.staleness, near.guard);
+            if near.rounds.is_urgent(context, &candidates, proposal.fragment) {
+                // The own proposal goes first, and waits for an answer itself.
+                let Proposal { from, exchange, .. } = proposal;
+                context.send(from, Message::Busy { exchange });
+            } else {
+                self.on_propose(context, near, initiator, proposal);
+            }
+        }
     }
 
     /// Whether a proposal of `from` is declined whatever else this peer has open on the fragment.
@@ -210,8 +248,8 @@ impl Responder {
         answered.retry_at = context.now + wait;
         answered.until = context.now + context.config.journal_window;
         let Agreed { information, weight, lag, .. } = answered.agreed.clone();
-        let (fragment, clock, abort_wanted) =
-            (answered.fragment, answered.offered.clock(), answered.abort_wanted);
+        let (fragment, crossed) = (answered.fragment, answered.crossed);
+        let (clock, abort_wanted) = (answered.offered.clock(), answered.abort_wanted);
         near.staleness.contain(context, near.membership, fragment, &information);
         near.membership.links_mut().mixed(&peer);
         let role = Role::Responder;
@@ -222,8 +260,13 @@ impl Responder {
         } else if abort_wanted {
             self.undo(context, exchange);
         } else {
+            let candidates = Candidates::new(near.membership, near.staleness, near.guard);
+            near.rounds.on_answered(context, &candidates, (fragment, peer), crossed);
+            // This half is applied, so the next exchange of the fragment overlaps with nothing.
+            context.leases.release(fragment, exchange);
             let leg = Leg::Reply;
             context.output(Output::SendTensor { to: peer, exchange, leg, fragment, clock });
+            context.then(Step::Exchange(ExchangeStep::Propose));
         }
         context.then(Step::Limit);
     }
@@ -253,14 +296,11 @@ impl Responder {
             return;
         };
         let (took, codec) = (context.now.since(answered.began), answered.agreed.codec);
-        let (fragment, crossed) = (answered.fragment, answered.crossed);
+        let fragment = answered.fragment;
         on_measured(context, near.membership.links_mut(), (&from, took), codec, parallel);
         let took = took.saturating_sub(waits_for_steps(context, near.membership, &from));
         let codec = context.config.codec_of(fragment, codec);
         near.rounds.interval_mut().on_answered(context, took, codec, parallel);
-        let candidates =
-            crate::rounds::Candidates::new(near.membership, near.staleness, near.guard);
-        near.rounds.on_answered(context, &candidates, (fragment, from), crossed);
         self.end(context, exchange);
     }
 
@@ -320,7 +360,8 @@ impl Responder {
     }
 
     /// A restarted initiator knows nothing of what its earlier life proposed: stop asking it.
-    pub(super) fn orphan(&self, context: &mut Context, peer: PeerId, incarnation: u64) {
+    pub(super) fn orphan(&mut self, context: &mut Context, peer: PeerId, incarnation: u64) {
+        self.queue.forget(&peer);
         let orphans = self.answered.iter().filter(|(exchange, answered)| {
             exchange.initiator == peer
                 && exchange.incarnation != incarnation
@@ -333,6 +374,7 @@ impl Responder {
 
     /// The initiator is gone or silent: what it has proposed holds no fragment any longer.
     pub(super) fn lose(&mut self, context: &mut Context, peer: PeerId) {
+        self.queue.forget(&peer);
         for (exchange, answered) in &mut self.answered {
             if exchange.initiator != peer {
                 continue;
@@ -378,6 +420,7 @@ impl Responder {
     }
 
     pub(super) fn deadlines(&self, offer: &mut impl FnMut(Time, &'static str)) {
+        self.queue.deadline().into_iter().for_each(|until| offer(until, "queue"));
         for answered in self.answered.values() {
             match answered.state {
                 AnsweredState::Accepted => offer(answered.deadline, "lease"),
@@ -388,8 +431,11 @@ impl Responder {
     }
 
     /// Asks for the exchanges that are due to be looked after.
-    pub(crate) fn on_deadline(&self, context: &mut Context) {
+    pub(crate) fn on_deadline(&mut self, context: &mut Context) {
         let now = context.now;
+        for Proposal { from, exchange, .. } in self.queue.take_expired(now) {
+            context.send(from, Message::Busy { exchange });
+        }
         for (exchange, answered) in &self.answered {
             match answered.state {
                 AnsweredState::Accepted if now >= answered.deadline => {
@@ -441,16 +487,5 @@ impl Responder {
         exchange: ExchangeId,
     ) {
         self.send_accept(context, near.staleness, exchange);
-    }
-
-    /// Says what has come of an exchange that the trainer has refused to mix.
-    pub(crate) fn tell_refused(context: &mut Context, exchange: ExchangeId, reason: RefusedMix) {
-        let peer = exchange.initiator;
-        context.send(peer, Message::Aborted { exchange });
-        let failure = reason.into();
-        context.event(Event::Failed { exchange, peer, failure });
-        if reason == RefusedMix::BadParameters {
-            context.then(Step::Offence(peer, Offence::BadParameters));
-        }
     }
 }

@@ -18,6 +18,7 @@ fn met(index: u32, round: u64) -> Met {
         lag: 0,
         round,
         unlike_speed: 1.0,
+        speed_known: true,
     }
 }
 
@@ -449,7 +450,7 @@ fn where_mixes_are_frequent_each_one_counts_and_a_commit_has_a_most() {
             found = found.or(Some(round - 20));
         }
     }
-    let least = (FREQUENT.left_out_at / COMMIT_EVIDENCE_MAX).ceil() as u64;
+    let least = (FREQUENT.left_out_at / FREQUENT.commit_most(&met(3, 21))).ceil() as u64;
     assert_eq!(found, Some(least));
 }
 

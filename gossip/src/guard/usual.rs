@@ -26,6 +26,8 @@ pub(crate) struct Met {
     pub(crate) round: u64,
     /// How much faster or slower the neighbour is than any other that is here; at least 1.
     pub(crate) unlike_speed: f64,
+    /// Whether it has said how fast it is; else the ratio is 1.
+    pub(crate) speed_known: bool,
 }
 
 impl Met {

@@ -130,8 +130,9 @@ impl Default for RoundInterval {
 }
 
 impl RoundInterval {
-    /// An own exchange has ended well, `parallel` at a time. It took so long beside the steps in which either
-    /// end's trainer had to be waited for, and so long until its proposal was accepted: a round trip.
+    /// An own exchange has ended well, `parallel` at a time. From its acceptance on it took so long beside the
+    /// steps in which either end's trainer had to be waited for, and so long until it was accepted: a round
+    /// trip, where the partner was free.
     pub(crate) fn on_exchanged(
         &mut self,
         context: &Context,
@@ -246,7 +247,8 @@ impl RoundInterval {
     }
 }
 
-/// How long an exchange took. Both ends see two round trips of it, and both tensors.
+/// How long an exchange took from its acceptance on. Both ends see both tensors of it; the responder two round
+/// trips, the initiator one.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
     /// Seconds beside the steps that it may have waited for.
@@ -258,11 +260,14 @@ struct Timing {
 }
 
 /// Seconds for which one exchange keeps the link busy, at most: the quickest says it, because the others have
-/// also waited for processors. A long way keeps no link busy, so its two round trips are taken off; they are
+/// also waited for processors. A long way keeps no link busy, so its round trips are taken off; they are
 /// as long as the quickest one, because in the others small messages have waited for large ones.
 fn busy(recent: &VecDeque<Timing>) -> Option<f64> {
     let round_trip = recent.iter().filter_map(|it| it.round_trip).reduce(f64::min).unwrap_or(0.0);
-    let busy = |it: &Timing| (it.took - 2.0 * round_trip).max(0.0) / it.parallel;
+    let busy = |it: &Timing| {
+        let trips = if it.round_trip.is_some() { 1.0 } else { 2.0 };
+        (it.took - trips * round_trip).max(0.0) / it.parallel
+    };
     recent.iter().map(busy).reduce(f64::min)
 }
 
@@ -348,7 +353,7 @@ mod tests {
             // Tensors of 100 ms, a round trip of 200 ms, and queues before either.
             let queued = 50 * (turn % 7);
             let round_trip = Duration::from_millis(200 + queued);
-            let took = Duration::from_millis(500 + queued);
+            let took = Duration::from_millis(300 + queued);
             interval.on_exchanged(&context, (took, round_trip), Codec::Int4, 1);
             interval.on_round(&mut context);
         }
@@ -366,7 +371,7 @@ mod tests {
         assert_eq!(interval.steps, 2);
         // A round trip of 40 ms: the two of each exchange keep no link busy.
         let round_trip = Duration::from_millis(40);
-        interval.on_exchanged(&context, (round_trip * 3, round_trip), Codec::Int4, 1);
+        interval.on_exchanged(&context, (round_trip * 2, round_trip), Codec::Int4, 1);
         interval.on_round(&mut context);
         assert_eq!(interval.steps, 1);
     }

@@ -75,9 +75,6 @@ fn config(case: &SimulatedCase, variant: &SimulatedVariant, fragments: Fragments
     };
     let batch = u32::try_from(case.batch).unwrap_or(u32::MAX);
     let (local_steps, balance) = (variant.local_steps, variant.balance);
-    let default = Config::default();
-    // Moments are as many fragments more, which go beside those of the parameters.
-    let times = if variant.moments { 2 } else { 1 };
     Config {
         mixing,
         schedule: variant.schedule,
@@ -95,9 +92,7 @@ fn config(case: &SimulatedCase, variant: &SimulatedVariant, fragments: Fragments
             }),
         },
         first_of_moments: fragments.first_of_moments(),
-        own_max: times * default.own_max,
-        answered_max: times * default.answered_max,
-        ..default
+        ..Config::default()
     }
 }
 

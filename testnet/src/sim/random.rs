@@ -189,6 +189,9 @@ impl Scenario {
     }
 }
 
+/// Exchanges that may be open at a time; the last is the product's.
+const OPEN_MAX: [usize; 5] = [1, 2, 3, 4, 16];
+
 fn random_gossip(rng: &mut ChaCha8Rng) -> GossipSettings {
     GossipSettings {
         progress_gap: rng.random_range(1..6),
@@ -200,8 +203,8 @@ fn random_gossip(rng: &mut ChaCha8Rng) -> GossipSettings {
         pace: Pace::default(),
         interval: Config::default().interval,
         heartbeat: Duration::from_millis([500, 1000, 2000][rng.random_range(0..3)]),
-        own_max: rng.random_range(1..5),
-        answered_max: rng.random_range(1..5),
+        own_max: OPEN_MAX[rng.random_range(0..OPEN_MAX.len())],
+        answered_max: OPEN_MAX[rng.random_range(0..OPEN_MAX.len())],
     }
 }
 
