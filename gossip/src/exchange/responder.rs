@@ -455,8 +455,7 @@ impl Responder {
         }
     }
 
-    /// The initiator has not said whether it applied: ask, release the lease when it is over, and
-    /// stop asking at the end of the journal window.
+    /// The initiator has not said whether it applied: ask, and stop asking at the end of the journal window.
     pub(crate) fn ask_outcome(
         &mut self,
         context: &mut Context,
@@ -472,10 +471,6 @@ impl Responder {
             return self.end(context, exchange);
         }
         answered.retry_at = context.now + lease / RETRIES_PER_LEASE;
-        if context.now >= answered.deadline {
-            context.leases.release(answered.fragment, exchange);
-            context.then(Step::Exchange(ExchangeStep::Propose));
-        }
         context.then(Step::Exchange(ExchangeStep::SendAccept(exchange)));
     }
 

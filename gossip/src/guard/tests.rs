@@ -10,16 +10,9 @@ use crate::testing::peer;
 
 /// A meeting with neighbour `index` on fragment 0.
 fn met(index: u32, round: u64) -> Met {
-    Met {
-        peer: peer(index),
-        fragment: FragmentId(0),
-        clock: Clock(round),
-        theirs: Clock(round),
-        lag: 0,
-        round,
-        unlike_speed: 1.0,
-        speed_known: true,
-    }
+    let (peer, fragment, clock) = (peer(index), FragmentId(0), Clock(round));
+    let (theirs, lag, unlike_speed, speed_known) = (clock, 0, 1.0, true);
+    Met { peer, fragment, clock, theirs, lag, round, unlike_speed, speed_known }
 }
 
 const fn seen(difference: f64) -> Evidence {
@@ -452,6 +445,10 @@ fn where_mixes_are_frequent_each_one_counts_and_a_commit_has_a_most() {
     }
     let least = (FREQUENT.left_out_at / FREQUENT.commit_most(&met(3, 21))).ceil() as u64;
     assert_eq!(found, Some(least));
+    for other in [Met { unlike_speed: 4.0, ..met(3, 21) }, Met { speed_known: false, ..met(3, 21) }]
+    {
+        assert!(FREQUENT.commit_most(&other) < FREQUENT.commit_most(&met(3, 21)), "{other:?}");
+    }
 }
 
 /// A meeting on fragment 1, which holds moments.
