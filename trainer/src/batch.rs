@@ -127,12 +127,13 @@ pub trait BatchSource: Send {
     /// `micro` is the index of the micro-batch within local step `step`.
     fn fill(&self, step: u64, micro: u64, samples: usize, batch: &mut Batch);
 
-    /// As [`Trainer::set_stream`].
+    /// As [`Trainer::set_stream`](crate::Trainer::set_stream).
     fn set_stream(&mut self, stream: u64) {
         let _ = stream;
     }
 
-    /// Adds what the data are, and how they become inputs and targets, as [`Trainer::describe`] tells it.
+    /// Adds what the data are, and how they become inputs and targets, as
+    /// [`Trainer::describe`](crate::Trainer::describe) tells it.
     ///
     /// # Errors
     /// [`DescriptionError`] when it is too much.
@@ -141,18 +142,18 @@ pub trait BatchSource: Send {
         Ok(())
     }
 
-    /// As [`Trainer::set_shard`].
+    /// As [`Trainer::set_shard`](crate::Trainer::set_shard).
     fn set_shard(&mut self, shard: u32) -> bool {
         let _ = shard;
         false
     }
 
-    /// As [`Trainer::data_identity`].
+    /// As [`Trainer::data_identity`](crate::Trainer::data_identity).
     fn identity(&self) -> DataIdentity {
         DataIdentity::default()
     }
 
-    /// As [`Trainer::data_share`].
+    /// As [`Trainer::data_share`](crate::Trainer::data_share).
     fn share(&self) -> Option<DataShare> {
         None
     }
