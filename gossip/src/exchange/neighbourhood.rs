@@ -45,10 +45,10 @@ pub(crate) fn meeting(
     exchanged: Exchanged,
 ) -> Met {
     let Exchanged { partner: peer, fragment, lag, theirs } = exchanged;
-    let unlike_speed = unlike_speed(context, members, &peer);
+    let ratio = unlike_speed(context, members, &peer);
+    let (unlike_speed, speed_known) = (ratio.unwrap_or(1.0), ratio.is_some());
     let own = context.progress.clock();
     let lag = lag.min(lag_max(&context.config));
-    let speed_known = members.get(&peer).is_some_and(|member| !member.step_time.is_zero());
     Met { peer, fragment, clock: own, theirs, lag, round, unlike_speed, speed_known }
 }
 
@@ -67,15 +67,13 @@ pub(crate) fn is_slow(context: &Context, members: &Members) -> bool {
 }
 
 /// How many times as fast or as slow as the one that it is most unlike a neighbour is, as they say:
-/// who does more or fewer local steps in the time of a commit moves more or less than others.
-fn unlike_speed(context: &Context, members: &Members, peer: &PeerId) -> f64 {
+/// who does more or fewer local steps in the time of a commit moves more or less than others. `None` before it
+/// has said so.
+fn unlike_speed(context: &Context, members: &Members, peer: &PeerId) -> Option<f64> {
     let speed = |time: Duration| Some(time.as_secs_f64()).filter(|time| *time > 0.0);
-    let Some(theirs) = members.get(peer).and_then(|member| speed(member.step_time)) else {
-        return 1.0;
-    };
+    let theirs = speed(members.get(peer)?.step_time)?;
     let others = members.iter().filter(|(other, member)| *other != peer && member.took_part());
     let times = others.filter_map(|(_, member)| speed(member.step_time));
-    times
-        .chain(speed(context.progress.step_time()))
-        .fold(1.0, |most, time| most.max(theirs / time).max(time / theirs))
+    let times = times.chain(speed(context.progress.step_time()));
+    Some(times.fold(1.0, |most, time| most.max(theirs / time).max(time / theirs)))
 }

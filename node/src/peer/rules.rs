@@ -15,9 +15,8 @@ use crate::driver::rack_name;
 /// Largest number of bytes that open exchanges of one direction, proposed or answered, hold together.
 /// Each holds the fragment that is sent and the one that comes.
 const OPEN_BYTES_MAX: usize = 64 << 20;
-/// Bounds on open exchanges of one direction: the fewest, however large the fragments, and the most.
+/// Fewest open exchanges of one direction, however large the fragments; the core's default is the most.
 const OPEN_MIN: usize = 2;
-const OPEN_MAX: usize = 16;
 
 // Even the largest fragments stay within the budget.
 const _: () = assert!(OPEN_MIN * 2 * size_of::<f32>() * FRAGMENT_ELEMENTS_MAX <= OPEN_BYTES_MAX);
@@ -34,7 +33,8 @@ const PULLS_MAX: usize = dnode_network::limits::BULK_QUEUE_MAX / 2;
 pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_gossip::Config {
     let gossip = &config.gossip;
     let fragment_bytes = size_of::<f32>() * fragments.elements().div_ceil(fragments.count());
-    let open_max = (OPEN_BYTES_MAX / (2 * fragment_bytes)).clamp(OPEN_MIN, OPEN_MAX);
+    let default = dnode_gossip::Config::default();
+    let open_max = (OPEN_BYTES_MAX / (2 * fragment_bytes)).clamp(OPEN_MIN, default.own_max);
     dnode_gossip::Config {
         mixing: match gossip.rule {
             Rule::GossipOuter | Rule::Pairwise | Rule::AllReduce | Rule::None => Mixing::Exchange,
@@ -70,7 +70,7 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
         own_max: open_max,
         answered_max: open_max,
         pulls_open_max: (PULLED_BYTES_MAX / fragment_bytes).clamp(PULLS_MIN, PULLS_MAX),
-        ..dnode_gossip::Config::default()
+        ..default
     }
 }
 

@@ -69,7 +69,7 @@ impl Maker<'_> {
     pub fn tuning(&self) -> Vec<Case> {
         let Some(tuning) = &self.plan.tuning else { return Vec::new() };
         let condition = Condition { name: TUNING.to_owned(), ..Condition::default() };
-        self.places(&condition, vec![tuning.seed], |way, (work, _)| {
+        self.places(&condition, vec![tuning.seed], |way, work, _| {
             let trials = work.trials_of(way).iter().enumerate();
             trials.map(|(index, trial)| (trial_name(&way.name, index), trial.clone())).collect()
         })
@@ -79,8 +79,8 @@ impl Maker<'_> {
     #[must_use]
     pub fn compared(&self, choices: &[Choice]) -> Vec<Case> {
         let cases = self.plan.condition.iter().map(|condition| {
-            self.places(condition, self.plan.seeds.clone(), |way, (work, peers)| {
-                let case = format!("{}-{TUNING}", place(work, peers));
+            self.places(condition, self.plan.seeds.clone(), |way, _, place| {
+                let case = format!("{place}-{TUNING}");
                 let chosen = choices.iter().find(|c| c.variant == way.name && c.case == case);
                 vec![(way.name.clone(), chosen.map_or_else(Vec::new, |c| c.settings.clone()))]
             })
@@ -94,13 +94,13 @@ impl Maker<'_> {
         &self,
         condition: &Condition,
         seeds: Vec<u64>,
-        variants: impl Fn(&Way, (&Work, usize)) -> Vec<(String, Vec<String>)>,
+        variants: impl Fn(&Way, &Work, &str) -> Vec<(String, Vec<String>)>,
     ) -> Vec<Case> {
         let mut cases = Vec::new();
         for (work, peers) in self.plan.places().filter(|(work, _)| condition.is_for(work)) {
             let place = place(work, peers);
             let ways = self.plan.ways(condition, &place).flat_map(|way| {
-                let named = variants(way, (work, peers)).into_iter();
+                let named = variants(way, work, &place).into_iter();
                 named.map(|named| self.variant(way, (work, peers), condition, named))
             });
             let experiment = LocalExperiment {

@@ -347,10 +347,10 @@ fn tuning(findings: &Findings<'_>) -> Vec<Block> {
                     && choice.variant == way
                     && choice.trial.to_string() == trial
             });
-            let settings = findings.plan.variant.iter().find(|plan| plan.name == way);
-            let trials = settings.map(|way| case.case.work.trials_of(way));
-            let settings =
-                trials.and_then(|trials| trials.get(trial.parse::<usize>().ok()?)).cloned();
+            let way = findings.plan.variant.iter().find(|plan| plan.name == way);
+            let trials = way.map_or(&[][..], |way| case.case.work.trials_of(way));
+            let index = trial.parse::<usize>().ok();
+            let settings = index.and_then(|index| trials.get(index)).cloned();
             table.row(vec![
                 variant.variant.name.clone(),
                 case.case.name.clone(),

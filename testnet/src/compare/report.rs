@@ -51,13 +51,12 @@ pub fn choices(plan: &Experiment, tuning: &[CaseSummary]) -> Vec<Choice> {
     let mut choices = Vec::new();
     for case in tuning {
         for way in &plan.variant {
-            let losses =
-                case.case.work.trials_of(way).iter().enumerate().filter_map(|(trial, settings)| {
-                    let variant = case.variant(&trial_name(&way.name, trial))?;
-                    let loss =
-                        MinMedianMax::of(variant.runs.iter().map(|run| run.loss.median))?.median;
-                    Some((loss, trial, settings))
-                });
+            let trials = case.case.work.trials_of(way).iter().enumerate();
+            let losses = trials.filter_map(|(trial, settings)| {
+                let variant = case.variant(&trial_name(&way.name, trial))?;
+                let loss = MinMedianMax::of(variant.runs.iter().map(|run| run.loss.median))?.median;
+                Some((loss, trial, settings))
+            });
             let best = losses.min_by(|left, right| left.0.total_cmp(&right.0));
             choices.extend(best.map(|(_, trial, settings)| Choice {
                 case: case.case.name.clone(),
