@@ -24,6 +24,8 @@ pub(super) struct Edge {
     pub(super) generation: u32,
     /// Whether each end believes to be connected.
     pub(super) up: [bool; 2],
+    /// The newest connection that each end has ended, by its process or by its own wish.
+    pub(super) ended: [u32; 2],
     /// Whether messages towards each end are cut off.
     pub(super) cut: [bool; 2],
     /// Neither end connects before.
@@ -51,6 +53,7 @@ impl Edge {
             losses: [0.0; 2],
             generation: 0,
             up: [false; 2],
+            ended: [0; 2],
             cut: [false; 2],
             back_off_until: Time::ZERO,
             dialling: false,

@@ -287,7 +287,8 @@ impl Network {
 
     /// A living peer at one end learns that a connection is up.
     ///
-    /// Returns that peer and the other, unless the connection is no longer the newest.
+    /// Returns that peer and the other, unless the connection is no longer the newest, or has ended
+    /// at this end meanwhile: one that a process has made is none of the next process there.
     pub(super) fn up(
         &mut self,
         index: u32,
@@ -296,7 +297,8 @@ impl Network {
     ) -> Option<[u32; 2]> {
         let [other, peer] = self.way(index, end);
         let edge = &mut self.edges[index as usize];
-        if edge.generation != generation || peers[peer as usize].host().is_none() {
+        let ended = edge.generation != generation || edge.ended[end] == generation;
+        if ended || peers[peer as usize].host().is_none() {
             return None;
         }
         edge.up[end] = true;
@@ -326,6 +328,7 @@ impl Network {
         edge.up[end] = false;
         edge.heard[end] = None;
         let generation = edge.generation;
+        edge.ended[end] = generation;
         let (drop_after, redial) = (context.scenario().drop_after, context.scenario().redial);
         let notice = context.part_of(drop_after);
         context.after(notice, Happening::Down { edge: index, end: 1 - end, generation });
