@@ -134,7 +134,7 @@ impl<P: Parameters> Swarm<P> {
     /// trained already, its weights are here.
     ///
     /// The run has no end unless `options.steps_given`. `node.evaluate_every` does not apply: the loop
-    /// evaluates when it likes, and tells by [`Swarm::evaluate`].
+    /// evaluates when it likes, and tells by [`Swarm::evaluate`]. Neither does `node.tail_average`.
     ///
     /// # Errors
     /// [`SwarmError::Node`] when the node cannot take part.
@@ -160,6 +160,8 @@ impl<P: Parameters> Swarm<P> {
         let (shown, snapshots) = watch::channel(Arc::default());
         options.shown_to = Some(shown);
         options.config.node.evaluate_every = 0;
+        // The loop may have weights that the node does not know, and averages itself if it likes.
+        options.config.node.tail_average = 0.0;
         if !options.steps_given {
             options.config.run.steps = STEPS_MAX.unsigned_abs();
         }

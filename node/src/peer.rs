@@ -47,7 +47,7 @@ use halves::{agreed, checked};
 use membership::{MembershipError, with_ticket};
 use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
-use starting::{audit as audit_log, core, metrics as metrics_of, replica};
+use starting::{Beginning, audit as audit_log, core, metrics as metrics_of, replica};
 use terms::{kept_snapshots, plan, terms};
 
 /// Threads of the runtime, for network and driver: the CPU cores are left to the trainer.
@@ -289,7 +289,8 @@ pub async fn join(
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let description = trainer.describe()?;
     let from = (&dir, &run, &description);
-    let (replica, position, contents) = replica(&config, (trainer, fragments), from, resume)?;
+    let Beginning { replica, position, contents, tail_average } =
+        replica(&config, (trainer, fragments), from, resume)?;
     let lacks_weights = initial::lacks(&config.model, position);
     let (snapshots, kept) = kept_snapshots(&config, (fragments, position));
     let plan = plan(&config, &run, &dir, description, snapshots);
@@ -333,7 +334,7 @@ pub async fn join(
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
     let core = if lacks_weights { core.awaiting_model() } else { core };
     let course = Course::new(identity.peer(), part, &config);
-    let training = TrainingThread::start(replica, plan, position, tracer.clone())
+    let training = TrainingThread::start(replica, plan, (position, tail_average), tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
     let parts = Parts {
         core,
@@ -382,6 +383,7 @@ async fn drive(
     let interrupted = ending.evaluation.is_none();
     tracer.close(if interrupted { FLUSH_INTERRUPTED_MAX } else { FLUSH_MAX });
     let Ending { position, evaluation, train_s, parameters, not_saved, .. } = *ending;
+    let averaged = ending.averaged.zip(ending.tail_average);
     let trained = position.samples.saturating_sub(samples);
     let outcome = Outcome {
         peer: network.peer_id(),
@@ -393,6 +395,7 @@ async fn drive(
         evaluation,
         evaluated: telemetry.last_evaluated(),
         parameters,
+        averaged,
         diverged: telemetry.diverged().map(str::to_owned),
     };
     match not_saved {

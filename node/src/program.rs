@@ -256,6 +256,10 @@ fn outcome_text(outcome: &Outcome) -> String {
     if let Some(path) = &outcome.parameters {
         text += &format!("; parameters in {}", path.display());
     }
+    if let Some((evaluation, path)) = &outcome.averaged {
+        let told = numbers(*evaluation);
+        text += &format!("; averaged over the last part of the run: {told}, in {}", path.display());
+    }
     text + "\n"
 }
 

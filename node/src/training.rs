@@ -22,7 +22,7 @@ use dnode_gossip::{Evidence, Input, Load, Role, Work};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, Versions};
 use dnode_trainer::checkpoint::Saved;
 use dnode_trainer::{
-    Encoded, Evaluation, MixReport, Replica, SKETCH_LEN, SharedReplica, TrainError,
+    Encoded, Evaluation, MixReport, Replica, SKETCH_LEN, SharedReplica, TailAverage, TrainError,
 };
 use tokio::sync::mpsc;
 
@@ -207,14 +207,15 @@ pub(crate) struct TrainingThread {
 }
 
 impl TrainingThread {
-    /// Starts the threads; training waits for [`TrainingThread::allow`].
+    /// Starts the threads; training waits for [`TrainingThread::allow`]. `averaged`: what was kept of the
+    /// last part of the run.
     ///
     /// # Errors
     /// When the system cannot start a thread.
     pub(crate) fn start(
         mut replica: Replica,
         plan: Plan,
-        at: Position,
+        (at, averaged): (Position, Option<TailAverage>),
         tracer: Tracer,
     ) -> std::io::Result<Self> {
         let shared = steps::SavingShared::new(&mut replica, at.step);
@@ -241,12 +242,13 @@ impl TrainingThread {
         let queues =
             steps::Queues::new(from_driver, mailbox.clone(), meter, to_driver.clone(), ring_in);
         let cursor = steps::Cursor::new(at, clock, &plan);
+        let averaging = steps::Averaging::new(plan.tail_average, averaged, (at, plan.steps));
         let to_driver = to_driver.downgrade();
         let (trained, known) = (plan.clone(), shared.clone());
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let mixes = named("mixing").spawn(move || mixer.run())?;
         let trains = named("training")
-            .spawn(move || steps::train(replica, trained, cursor, queues, known))?;
+            .spawn(move || steps::train(replica, trained, (cursor, averaging), queues, known))?;
         let (commands, mixing, ring) = (Some(commands), Some(mixing), Some(ring));
         let threads = vec![trains, mixes];
         Ok(Self {

@@ -3,6 +3,8 @@
 //! ```text
 //! <checkpoints>/000000002000/parameters.safetensors   the replica's weights, one tensor per name, and
 //!                                                     what they are, as metadata
+//!                           /tail-average.safetensors their mean over the last part of the run, once
+//!                                                     that has begun and if it is kept
 //!                           /state.safetensors        live weights, momentum, optimizer, moments that
 //!                                                     are exchanged, what sums contain
 //!                           /tokenizer.json           what makes the model's tokens, if it has one
@@ -32,6 +34,7 @@ use crate::description::Description;
 use crate::files::sync_folder;
 use crate::replica::{Replica, Source};
 use crate::seam::TrainError;
+use crate::tail_average::TailAverage;
 use crate::tensor_file::{HEADER_MAX, TensorFile};
 use crate::tokenizer::TOKENIZER_FILE;
 use crate::trainer_state::TrainerState;
@@ -45,6 +48,7 @@ pub const CHECKPOINTS_KEPT_MIN: usize = 2;
 pub const CHECKPOINTS: &str = "checkpoints";
 
 const PARAMETERS: &str = "parameters.safetensors";
+const TAIL_AVERAGE: &str = "tail-average.safetensors";
 const STATE: &str = "state.safetensors";
 const LIVE: &str = "live";
 const MOMENTUM: &str = "outer_momentum";
@@ -86,6 +90,8 @@ pub struct Checkpoint<'a> {
     pub contents: &'a [Versions],
     /// Weights and state.
     pub replica: Source<'a>,
+    /// Mean of the weights over the last part of the run, where that has begun.
+    pub tail_average: Option<&'a TailAverage>,
 }
 
 /// Where a checkpoint was written.
@@ -95,6 +101,8 @@ pub struct Saved {
     pub directory: PathBuf,
     /// Its file of parameters.
     pub parameters: PathBuf,
+    /// Its file of parameters averaged over the last part of the run.
+    pub tail_average: Option<PathBuf>,
 }
 
 /// A whole checkpoint, found.
@@ -127,6 +135,14 @@ impl Loaded {
     /// fails although it was checked, the replica is of no use any more.
     pub fn restore(&mut self, replica: &mut Replica) -> Result<(), TrainError> {
         self.stored.restore(replica)
+    }
+
+    /// The mean of the weights over the last part of the run so far; `None` where none was kept.
+    ///
+    /// # Errors
+    /// [`TrainError::State`] when the disk fails although it was checked.
+    pub fn tail_average(&self) -> Result<Option<TailAverage>, TrainError> {
+        self.stored.tail_average()
     }
 
     /// Says which of the weights are not finite; `None` when all are. A run that had gone wrong may have
@@ -179,7 +195,8 @@ pub fn save(
     }
     remove_old(checkpoints, kept, checkpoint.step);
     let parameters = directory.join(PARAMETERS);
-    Ok(Saved { directory, parameters })
+    let tail_average = checkpoint.tail_average.map(|_| directory.join(TAIL_AVERAGE));
+    Ok(Saved { directory, parameters, tail_average })
 }
 
 /// Finds the newest whole checkpoint of `run` in the folder `checkpoints`; `None` when it has none at
@@ -274,8 +291,9 @@ pub fn parameters_at(place: &Path) -> Option<PathBuf> {
 pub(crate) fn open_parameters(path: &Path) -> Result<TensorFile, String> {
     let folder = path.parent().unwrap_or_else(|| Path::new(""));
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let file = if name == PARAMETERS && Manifest::lies_in(folder) {
-        reading::listed(folder, Manifest::read(folder)?.file(PARAMETERS)?)?
+    let listed = [PARAMETERS, TAIL_AVERAGE].contains(&name.as_str());
+    let file = if listed && Manifest::lies_in(folder) {
+        reading::listed(folder, Manifest::read(folder)?.file(&name)?)?
     } else {
         File::open(path).map_err(|error| error.to_string())?
     };
@@ -330,9 +348,13 @@ fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointEr
         tensors::write(&path, tensors, metadata).map_err(CheckpointError::write(&path))
     };
     let mut files = vec![
-        put(PARAMETERS, &parameter_tensors(held), Some(metadata::of(checkpoint)))?,
+        put(PARAMETERS, &parameter_tensors(held), Some(metadata::of(checkpoint, None)))?,
         put(STATE, &state_tensors(held, &contents, &trainer), None)?,
     ];
+    if let Some(average) = checkpoint.tail_average {
+        let metadata = metadata::of(checkpoint, Some(average.moments()));
+        files.push(put(TAIL_AVERAGE, &averaged_tensors(held, average), Some(metadata))?);
+    }
     if let Some(tokenizer) = checkpoint.description.tokenizer() {
         let path = writing.join(TOKENIZER_FILE);
         let written = tensors::write_bytes(&path, tokenizer);
@@ -349,6 +371,16 @@ fn parameter_tensors(replica: Source<'_>) -> Vec<Tensor<'_>> {
         name: spec.name.clone(),
         shape: spec.shape.clone(),
         numbers: DeviceVector::Weights(replica, spec.offset),
+    };
+    tensors.map(tensor).collect()
+}
+
+fn averaged_tensors<'a>(replica: Source<'_>, average: &'a TailAverage) -> Vec<Tensor<'a>> {
+    let tensors = replica.layout().tensors().iter();
+    let tensor = |spec: &TensorSpec| Tensor {
+        name: spec.name.clone(),
+        shape: spec.shape.clone(),
+        numbers: DeviceVector::Slice((&average.mean()[spec.range()]).into()),
     };
     tensors.map(tensor).collect()
 }

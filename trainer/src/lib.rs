@@ -35,6 +35,7 @@ mod replica;
 mod seam;
 mod sketch;
 mod slow;
+mod tail_average;
 mod tensor_file;
 #[cfg(test)]
 mod testing;
@@ -90,6 +91,7 @@ pub use seam::{
     Trainer, weights_digest,
 };
 pub use sketch::{SKETCH_LEN, gradient_sketch};
+pub use tail_average::TailAverage;
 pub use text_score::{TextScore, score_text};
 pub use tokenizer::{
     TOKENIZER_BYTES_MAX, TOKENIZER_FILE, TOKENIZER_VOCABULARY_MAX, TOKENIZER_VOCABULARY_MIN,

@@ -29,6 +29,8 @@ pub struct Memory {
     pub activations: Option<u64>,
     /// Slow weights, sums of contributions, or copies for exchanges: what the rule needs.
     pub mixing: u64,
+    /// Their mean over the last part of the run, where that is kept.
+    pub tail_average: u64,
 }
 
 impl Memory {
@@ -51,6 +53,7 @@ impl Memory {
             optimizer: Optimizer::bytes(&config.optimizer, model.layout(), config.threads) as u64,
             activations: Some(bytes(model.activations(samples, config.threads))),
             mixing: 0,
+            tail_average: 0,
         })
     }
 
@@ -69,6 +72,12 @@ impl Memory {
         Self { mixing: replica.mixing_bytes(), ..self }
     }
 
+    /// The same, with their [`TailAverage`](crate::TailAverage).
+    #[must_use]
+    pub const fn with_tail_average(self) -> Self {
+        Self { tail_average: self.gradient, ..self }
+    }
+
     /// Parameters that are trained.
     #[must_use]
     pub const fn parameters(&self) -> u64 {
@@ -79,7 +88,8 @@ impl Memory {
     #[must_use]
     pub fn total(&self) -> u64 {
         let activations = self.activations.unwrap_or(0);
-        self.weights + self.gradient + self.optimizer + activations + self.mixing
+        let training = self.weights + self.gradient + self.optimizer + activations;
+        training + self.mixing + self.tail_average
     }
 }
 
@@ -93,13 +103,17 @@ impl fmt::Display for Memory {
         };
         write!(
             f,
-            "{least}{} GB (weights {}, gradient {}, optimizer {}, activations {activations}, mixing {})",
+            "{least}{} GB (weights {}, gradient {}, optimizer {}, activations {activations}, mixing {}",
             giga(self.total()),
             giga(self.weights),
             giga(self.gradient),
             giga(self.optimizer),
             giga(self.mixing),
-        )
+        )?;
+        if self.tail_average > 0 {
+            write!(f, ", tail average {}", giga(self.tail_average))?;
+        }
+        f.write_str(")")
     }
 }
 
@@ -154,6 +168,8 @@ mod tests {
             memory.to_string(),
             "2.50 GB (weights 2.00, gradient 0.00, optimizer 0.00, activations 0.50, mixing 0.00)"
         );
+        let averaged = Memory { gradient: 10_000_000, ..memory }.with_tail_average();
+        assert!(averaged.to_string().ends_with("mixing 0.00, tail average 0.01)"), "{averaged}");
         let memory = Memory { activations: None, ..memory };
         assert_eq!(
             memory.to_string(),

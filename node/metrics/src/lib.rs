@@ -275,6 +275,12 @@ pub struct Final {
     /// Share of right answers on held-out data, in `[0, 1]`.
     #[serde(default)]
     pub accuracy: Option<f64>,
+    /// Mean loss on held-out data of the parameters averaged over the last part of the run, nats.
+    #[serde(default)]
+    pub averaged_loss: Option<f64>,
+    /// Their share of right answers, in `[0, 1]`.
+    #[serde(default)]
+    pub averaged_accuracy: Option<f64>,
     /// Bytes sent.
     pub bytes_out: u64,
     /// Bytes received.

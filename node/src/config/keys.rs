@@ -380,7 +380,6 @@ section! {
 }
 
 section! {
-    #[derive(Eq)]
     NODE = "node", "files, compute and logs of this process";
     pub struct Node {
         /// what this peer is called where peers are listed; empty is the name of its host
@@ -397,6 +396,9 @@ section! {
         checkpoints_kept: usize = key(Kind::Integer(2, 1_000_000)).default("3"),
         /// steps between evaluations; 0 is only at the end
         evaluate_every: u64 = key(Kind::Integer(0, STEPS_MAX)).default("500").unit("steps"),
+        /// share of the run, its last part, over which the weights are averaged and kept beside the last
+        /// ones; 0 keeps none
+        tail_average: f64 = key(Kind::Real(Reals::closed(0.0, 0.5))).default("0.1"),
         /// keep an audit log: who took part, whose numbers moved the weights, who was refused
         audit: bool = key(Kind::Flag).default("true"),
         /// steps between lines of metrics.jsonl

@@ -449,6 +449,8 @@ impl Telemetry {
             reason: self.reason.to_owned(),
             loss: evaluation.map_or(f64::NAN, |evaluation| evaluation.loss),
             accuracy: evaluation.map(|evaluation| evaluation.accuracy),
+            averaged_loss: ending.averaged.map(|evaluation| evaluation.loss),
+            averaged_accuracy: ending.averaged.map(|evaluation| evaluation.accuracy),
             bytes_out: bytes.sent,
             bytes_in: bytes.received,
             wait_s: ending.wait_s,

@@ -7,7 +7,7 @@ use dnode_trainer::{
 };
 
 use super::memory::{self, MemoryError};
-use crate::config::{self, Backend, Config, Gossip, Node};
+use crate::config::{self, Backend, Config, Node};
 
 /// Why the configured model cannot be trained on the configured data. The cause is the configuration, a
 /// data file, or a library that is missing.
@@ -83,10 +83,10 @@ impl Opened {
     ///
     /// # Errors
     /// [`BackendError`] names the key, or what is missing.
-    pub(crate) fn build(self, gossip: &Gossip) -> Result<LocalTrainer, BackendError> {
+    pub(crate) fn build(self, config: &Config) -> Result<LocalTrainer, BackendError> {
         let Self { dataset, local, torch } = self;
         let Some(torch) = torch else {
-            memory::check((gossip, &local, dataset.shape()), free_memory())?;
+            memory::check((config, &local, dataset.shape()), free_memory())?;
             return Ok(LocalTrainer::new(local, Box::new(dataset))?);
         };
         let engine = dnode_torch::engine(&local, torch, dataset.shape())?;
@@ -99,7 +99,7 @@ pub(crate) fn local(
     config: &Config,
     torch: Option<TorchConfig>,
 ) -> Result<LocalTrainer, BackendError> {
-    Opened::open(config, torch)?.build(&config.gossip)
+    Opened::open(config, torch)?.build(config)
 }
 
 /// What an engine is built from.

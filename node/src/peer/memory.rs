@@ -7,7 +7,7 @@ use dnode_trainer::{ConfigError, LocalConfig, Memory, MomentFormat, SampleShape}
 
 use super::backend::BackendError;
 use super::rules::replica_config;
-use crate::config::{Gossip, Rule};
+use crate::config::{Config, Gossip, Rule};
 
 /// What a process takes beside the model: threads, network, buffers of exchanges, the data of this
 /// repository's examples (measured: docs/measurements.md, "Memory that a run takes").
@@ -42,6 +42,8 @@ impl std::error::Error for MemoryError {}
 #[derive(Clone)]
 struct Asked {
     gossip: Gossip,
+    /// As `node.tail_average`.
+    tail_average: f64,
     local: LocalConfig,
     shape: SampleShape,
 }
@@ -49,7 +51,8 @@ struct Asked {
 impl Asked {
     /// What it takes, the process not included.
     fn memory(&self) -> Result<Memory, ConfigError> {
-        Ok(with_mixing(Memory::of_training(&self.local, self.shape)?, &self.gossip))
+        let training = Memory::of_training(&self.local, self.shape)?;
+        Ok(with_mixing(training, &self.gossip, self.tail_average))
     }
 
     /// The settings with which it takes at most `most` bytes, and what it takes then. Those come first that
@@ -57,9 +60,16 @@ impl Asked {
     fn option(&self, most: u64) -> Option<(String, u64)> {
         let (batch, own) = (self.local.batch, self.local.optimizer.accumulate);
         for rule in [self.gossip.rule, Rule::Pairwise] {
-            for (eight, recompute) in [(false, false), (false, true), (true, false), (true, true)] {
+            for (averages, eight, recompute) in [
+                (true, false, false),
+                (true, false, true),
+                (false, false, false),
+                (false, false, true),
+                (false, true, false),
+                (false, true, true),
+            ] {
                 for accumulate in (own..=batch).filter(|parts| batch.is_multiple_of(*parts)) {
-                    let asked = self.with(rule, (eight, recompute), accumulate);
+                    let asked = self.with(rule, (averages, eight, recompute), accumulate);
                     let takes = asked.memory().ok()?.total();
                     if takes <= most {
                         return Some((asked.settings_beside(self), takes));
@@ -70,9 +80,17 @@ impl Asked {
         None
     }
 
-    fn with(&self, rule: Rule, (eight, recompute): (bool, bool), accumulate: usize) -> Self {
+    fn with(
+        &self,
+        rule: Rule,
+        (averages, eight, recompute): (bool, bool, bool),
+        accumulate: usize,
+    ) -> Self {
         let mut asked = self.clone();
         asked.gossip.rule = rule;
+        if !averages {
+            asked.tail_average = 0.0;
+        }
         asked.local.recompute |= recompute;
         asked.local.optimizer.accumulate = accumulate;
         if eight {
@@ -88,6 +106,7 @@ impl Asked {
             [
                 ("gossip.rule=pairwise".to_owned(), asked.gossip.rule == Rule::Pairwise),
                 ("node.recompute=true".to_owned(), local.recompute),
+                ("node.tail_average=0".to_owned(), asked.tail_average <= 0.0),
                 ("optimizer.moments=f8".to_owned(), local.optimizer.moments == MomentFormat::F8),
                 (format!("optimizer.accumulate={parts}"), true),
             ]
@@ -98,8 +117,10 @@ impl Asked {
     }
 }
 
-/// The memory of training, with what mixing takes in such a run.
-pub(crate) fn with_mixing(training: Memory, gossip: &Gossip) -> Memory {
+/// The memory of training, with what mixing takes in such a run, and the average of the weights over its
+/// last part.
+pub(crate) fn with_mixing(training: Memory, gossip: &Gossip, tail_average: f64) -> Memory {
+    let training = if tail_average > 0.0 { training.with_tail_average() } else { training };
     let parameters = usize::try_from(training.parameters()).unwrap_or(usize::MAX);
     let fragments = if gossip.moments {
         Fragments::with_moments(parameters, gossip.fragments)
@@ -115,11 +136,12 @@ pub(crate) fn with_mixing(training: Memory, gossip: &Gossip) -> Memory {
 
 /// Refuses a run of the embedded engine that takes more than `free` bytes.
 pub(super) fn check(
-    (gossip, local, shape): (&Gossip, &LocalConfig, SampleShape),
+    (config, local, shape): (&Config, &LocalConfig, SampleShape),
     free: Option<u64>,
 ) -> Result<(), BackendError> {
     let Some(free) = free else { return Ok(()) };
-    let asked = Asked { gossip: gossip.clone(), local: local.clone(), shape };
+    let (gossip, tail_average) = (config.gossip.clone(), config.node.tail_average);
+    let asked = Asked { gossip, tail_average, local: local.clone(), shape };
     let (needed, most) = (asked.memory()?, free.saturating_sub(PROCESS));
     if needed.total() <= most {
         return Ok(());
@@ -140,7 +162,7 @@ mod tests {
         config.model.kind = dnode_trainer::ModelKind::Gpt;
         config.run.batch = 64;
         let local = backend::local_config(&config);
-        let checked = check((&config.gossip, &local, SHAPE), Some(free));
+        let checked = check((&config, &local, SHAPE), Some(free));
         checked.map_err(|error| error.to_string())
     }
 
@@ -149,10 +171,14 @@ mod tests {
         assert_eq!(refused(1 << 30), Ok(()));
         for (mebibytes, settings) in [
             (60, "with --set optimizer.accumulate=4 it takes "),
-            (20, "with --set node.recompute=true --set optimizer.accumulate=16 it takes "),
+            (22, "with --set node.recompute=true --set optimizer.accumulate=16 it takes "),
+            (
+                20,
+                "with --set node.recompute=true --set node.tail_average=0 --set optimizer.accumulate=16 it takes ",
+            ),
             (
                 16,
-                "with --set node.recompute=true --set optimizer.moments=f8 --set optimizer.accumulate=",
+                "with --set node.recompute=true --set node.tail_average=0 --set optimizer.moments=f8 --set optimizer.accumulate=",
             ),
         ] {
             let error = refused(PROCESS + (mebibytes << 20)).unwrap_err();

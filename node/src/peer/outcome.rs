@@ -24,6 +24,9 @@ pub struct Outcome {
     pub evaluated: Option<LastEvaluation>,
     /// The final parameters, when they could be written.
     pub parameters: Option<std::path::PathBuf>,
+    /// Quality of the parameters averaged over the last part of the run (`node.tail_average`), and where
+    /// they are; unless interrupted.
+    pub averaged: Option<(dnode_trainer::Evaluation, std::path::PathBuf)>,
     /// How training went wrong, if it does at the end.
     pub diverged: Option<String>,
 }

@@ -4,11 +4,12 @@ use dnode_audit::{Entry, Named, Start as Begin, Text};
 use dnode_gossip::{Gossip, Start};
 use dnode_protocol::{Clock, Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CHECKPOINTS};
-use dnode_trainer::{Description, Replica, Trainer};
+use dnode_trainer::{Description, Replica, TailAverage, Trainer};
 use rand::Rng;
 
 use super::JoinError;
 use super::about::about;
+use super::memory::with_mixing;
 use super::rules::replica_config;
 use crate::config::Config;
 use crate::storage::data_dir::DataDir;
@@ -18,17 +19,28 @@ use crate::telemetry::metrics::MetricsWriter;
 use crate::telemetry::tensorboard::EventFile;
 use crate::training::{MICRO_STEPS, Position};
 
-/// The replica, new or from the newest good checkpoint, its position, and the contributions it
-/// contains.
+/// What a peer trains from.
+pub(super) struct Beginning {
+    /// New, or from the newest good checkpoint.
+    pub(super) replica: Replica,
+    pub(super) position: Position,
+    /// The contributions that it contains.
+    pub(super) contents: Vec<Versions>,
+    /// What was averaged over the last part of the run.
+    pub(super) tail_average: Option<TailAverage>,
+}
+
+/// What a peer trains from: new, or the newest good checkpoint.
 pub(super) fn replica(
     config: &Config,
     (trainer, fragments): (Box<dyn Trainer>, Fragments),
     (dir, run, description): (&DataDir, &RunSpec, &Description),
     resume: bool,
-) -> Result<(Replica, Position, Vec<Versions>), JoinError> {
+) -> Result<Beginning, JoinError> {
     let form = replica_config(&config.gossip, fragments);
     if let Some(memory) = trainer.memory() {
-        tracing::info!("this run takes {} of memory", memory.with_mixing(&form));
+        let takes = with_mixing(memory, &config.gossip, config.node.tail_average);
+        tracing::info!("this run takes {takes} of memory");
     }
     let mut replica = Replica::with(trainer, form);
     match replica.stays_on_device() {
@@ -42,7 +54,8 @@ pub(super) fn replica(
         let form = (replica.layout(), fragments);
         let loaded = checkpoint::load_next(&checkpoints, run, form, description, passed)?;
         let Some(mut newest) = loaded else {
-            return Ok((replica, Position::default(), Vec::new()));
+            let (position, contents) = (Position::default(), Vec::new());
+            return Ok(Beginning { replica, position, contents, tail_average: None });
         };
         if !resume {
             let folder = config.node.data_dir.display().to_string();
@@ -64,7 +77,8 @@ pub(super) fn replica(
     if position.run_steps() >= config.run.steps {
         tracing::warn!("all {} steps are done: a larger --steps goes on", config.run.steps);
     }
-    Ok((replica, position, newest.contents))
+    let tail_average = newest.tail_average()?;
+    Ok(Beginning { replica, position, contents: newest.contents, tail_average })
 }
 
 /// The metrics file, and TensorBoard's if it is wanted.

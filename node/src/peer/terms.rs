@@ -43,6 +43,7 @@ pub(super) fn plan(
         contributes: config.gossip.rule == Rule::DeltaSet,
         metrics_every: config.node.metrics_every,
         evaluate_every: config.node.evaluate_every,
+        tail_average: config.node.tail_average,
         checkpoint_interval: config.node.checkpoint_interval,
         checkpoint_every: config.node.checkpoint_every,
         checkpoints_kept: config.node.checkpoints_kept,

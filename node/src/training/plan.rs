@@ -6,7 +6,7 @@ use std::time::Duration;
 use dnode_gossip::MICRO_STEPS;
 use dnode_protocol::{Clock, RunSpec, Versions};
 use dnode_trainer::checkpoint::{self, Checkpoint, Saved};
-use dnode_trainer::{Description, Evaluation, Source};
+use dnode_trainer::{Description, Evaluation, Source, TailAverage};
 
 use crate::storage::checkpoint_lag::CheckpointLag;
 use crate::storage::kept_snapshots::KeptSnapshots;
@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) metrics_every: u64,
     /// Steps between evaluations; 0 is only at the end.
     pub(crate) evaluate_every: u64,
+    /// Share of the run, its last part, over which weights are averaged; 0 for none.
+    pub(crate) tail_average: f64,
     /// Time between checkpoints; zero is only by steps and at the end.
     pub(crate) checkpoint_interval: Duration,
     /// Steps between checkpoints; 0 is only by time and at the end.
@@ -94,10 +96,14 @@ pub(crate) struct NotSaved {
 pub(crate) struct Ending {
     pub(crate) position: Position,
     pub(crate) evaluation: Option<Evaluation>,
+    /// That of the weights averaged over the last part of the run.
+    pub(crate) averaged: Option<Evaluation>,
     pub(crate) train_s: f64,
     pub(crate) wait_s: f64,
     /// The last checkpoint's parameters.
     pub(crate) parameters: Option<PathBuf>,
+    /// Its parameters averaged over the last part of the run.
+    pub(crate) tail_average: Option<PathBuf>,
     /// Why there is no last checkpoint, if it could not be written.
     pub(crate) not_saved: Option<NotSaved>,
 }
@@ -116,6 +122,7 @@ impl Plan {
             contributes: false,
             metrics_every: 0,
             evaluate_every: 0,
+            tail_average: 0.0,
             checkpoint_interval: Duration::ZERO,
             checkpoint_every: 0,
             checkpoints_kept: 2,
@@ -132,12 +139,21 @@ impl Plan {
         lag: &CheckpointLag,
         at: Position,
         contents: &[Versions],
-        replica: Source<'_>,
+        (replica, tail_average): (Source<'_>, Option<&TailAverage>),
     ) -> Result<Saved, NotSaved> {
         let Position { step, micro_steps, samples, clock } = at;
         let (run, description) = (self.run.clone(), &self.description);
-        let checkpoint =
-            Checkpoint { run, description, step, micro_steps, samples, clock, contents, replica };
+        let checkpoint = Checkpoint {
+            run,
+            description,
+            step,
+            micro_steps,
+            samples,
+            clock,
+            contents,
+            replica,
+            tail_average,
+        };
         match checkpoint::save(&self.checkpoints, self.checkpoints_kept, &checkpoint) {
             Ok(saved) => {
                 lag.saved(step);

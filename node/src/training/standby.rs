@@ -96,7 +96,8 @@ impl Before {
     pub(super) fn write(self, plan: &Plan, lag: &CheckpointLag, tell: impl Fn(Report)) {
         let Self { position, contents, replica } = self;
         tell(Report::Saving { position });
-        let saved = plan.save(lag, position, &contents, Source::Copy(&replica));
+        // An average over the last part of the run begins anew in the next start.
+        let saved = plan.save(lag, position, &contents, (Source::Copy(&replica), None));
         let mut ending = Ending { position, ..Ending::default() };
         match saved {
             Ok(saved) => {

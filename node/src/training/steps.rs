@@ -2,6 +2,7 @@
 //!
 //! [`Training`] joins parts that own their state; the [`Context`] is what all of them work with.
 
+mod averaging;
 mod bounds;
 mod checkpoints;
 mod context;
@@ -25,6 +26,7 @@ use super::divergence::DivergenceWatch;
 use super::mailbox::Permission;
 use super::{Activity, Command, Commits, Loss, Plan, RankGroup, Report};
 use crate::telemetry::labels::warn_of_skew;
+pub(super) use averaging::Averaging;
 use checkpoints::Checkpoints;
 pub(super) use checkpoints::SavingShared;
 use context::Context;
@@ -58,11 +60,11 @@ struct Training {
 pub(super) fn train(
     replica: Replica,
     plan: Plan,
-    cursor: Cursor,
+    at: (Cursor, Averaging),
     queues: Queues,
     shared: SavingShared,
 ) {
-    let mut training = Training::new(replica, plan, cursor, queues, shared);
+    let mut training = Training::new(replica, plan, at, queues, shared);
     let end = training.run();
     training.end(end);
     // A group that this thread has not joined is dropped now, so that its other ranks learn it at once.
@@ -74,14 +76,14 @@ impl Training {
     fn new(
         mut replica: Replica,
         plan: Plan,
-        cursor: Cursor,
+        at: (Cursor, Averaging),
         queues: Queues,
         shared: SavingShared,
     ) -> Self {
         let watch = DivergenceWatch::new(replica.trainer_mut().chance(), plan.steps, plan.warmup);
         let serving = Serving::new(replica.shown_from());
         Self {
-            context: Context::new(replica, cursor, queues, plan.batch),
+            context: Context::new(replica, at, queues, plan.batch),
             commits: plan.commits,
             rack: RackMember::default(),
             ranks: None,
@@ -301,6 +303,7 @@ impl Training {
         }
         self.evaluations.stepped(advance);
         self.commit_when_due()?;
+        self.context.average();
         let round = self.context.cursor.take_round();
         if self.metrics.is_due(step) {
             self.metrics.tell_progress(&mut self.context)?;

@@ -1,5 +1,6 @@
 //! Tests of the training thread, with a trainer whose numbers can be computed by hand.
 
+mod averaging;
 mod joining;
 mod rack;
 mod sums;
@@ -124,7 +125,7 @@ fn start_measuring(
     layout.push("x", &[2]).unwrap();
     let counter = Counter { layout, x: [0.0; 2], slope, batch: 8, busy, measures };
     let replica = Replica::new(Box::new(counter), outer);
-    TrainingThread::start(replica, plan, Position::default(), Tracer::default()).unwrap()
+    TrainingThread::start(replica, plan, (Position::default(), None), Tracer::default()).unwrap()
 }
 
 fn exchange(sequence: u64) -> ExchangeId {

@@ -207,10 +207,12 @@ fn tables(case: &CaseSummary, reference: &str) -> (Table, Table) {
         "loss, median peer",
         "best peer",
         "worst peer",
-        "averaged model",
+        "mean model",
         "gap, %",
+        "tail average",
+        "its gap, %",
         "accuracy, %",
-        "averaged model, %",
+        "mean model, %",
         "consensus distance, %",
     ]);
     let mut cost = Table::new([
@@ -246,6 +248,7 @@ fn quality_row(variant: &VariantSummary, base: Option<&VariantSummary>) -> Vec<S
     }
     let gap = base.and_then(|base| verdict::gap(variant, base));
     let consensus = variant.over_seeds(|run| Some(100.0 * run.consensus?.relative()));
+    let percent = |value: f64| format!("{value:.2}");
     vec![
         variant.variant.name.clone(),
         seeds,
@@ -253,11 +256,25 @@ fn quality_row(variant: &VariantSummary, base: Option<&VariantSummary>) -> Vec<S
         of(|run| run.loss.min, 4),
         of(|run| run.loss.max, 4),
         of(|run| run.mean_loss, 4),
-        show(gap, |value| format!("{value:.2}")),
+        show(gap, percent),
+        show(variant.over_seeds(averaged), |value| format!("{value:.4}")),
+        show(base.and_then(|base| averaged_gap(variant, base)), percent),
         of(|run| 100.0 * run.accuracy.median, 2),
         of(|run| 100.0 * run.mean_accuracy, 2),
         show(consensus, |value| format!("{value:.2}")),
     ]
+}
+
+fn averaged(run: &RunSummary) -> Option<f64> {
+    run.averaged_loss.map(|loss| loss.median)
+}
+
+/// By how much the loss of the median peer's average exceeds that of the reference's, percent.
+fn averaged_gap(variant: &VariantSummary, base: &VariantSummary) -> Option<MeanSd> {
+    let gap = |run: &RunSummary, twin: &RunSummary| {
+        Some(100.0 * (averaged(run)? / averaged(twin)? - 1.0))
+    };
+    MeanSd::of(variant.paired(base, gap))
 }
 
 fn cost_row(variant: &VariantSummary) -> Vec<String> {
@@ -285,14 +302,18 @@ fn cost_row(variant: &VariantSummary) -> Vec<String> {
 fn columns(plan: &Experiment) -> Vec<String> {
     let reference = &plan.reference;
     vec![
-        "SavedNumbers are means ± standard deviations over seeds.".to_owned(),
+        "Numbers are means ± standard deviations over seeds.".to_owned(),
         "Loss (nats) and accuracy are of the final models on all held-out data, measured by one \
-         program for all variants: every peer's own model, and the model of their averaged parameters."
+         program for all variants: every peer's own model, and the model of the mean of their \
+         parameters."
             .to_owned(),
         format!(
             "Gap: by how much the loss of the median peer exceeds that of `{reference}` with the \
              same seed; negative is better."
         ),
+        "Tail average: the loss of the median peer's parameters averaged over the last part of the run \
+         (`node.tail_average`), and its gap to the same of the reference."
+            .to_owned(),
         format!(
             "Target: the accuracy that the text names, else the last loss of `{reference}` with the \
              same seed and {} % more; reached when the mean of the \

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::learn::swarm::evaluate;
-use crate::local::process::PARAMETERS_FILE;
+use crate::local::process::{PARAMETERS_FILE, TAIL_AVERAGE_FILE};
 use crate::metrics::Stamp;
 use crate::report::consensus::{self, ConsensusError};
 use crate::report::judged::{Judged, Measured, Waypoint};
@@ -85,11 +85,13 @@ pub fn judge(peers: &[PeerResult]) -> Result<Judged, JudgeError> {
         let path = peer.log.end.as_ref().and_then(|_| parameters(peer));
         let Some(path) = path else {
             judged.peers.push(None);
+            judged.averaged.push(None);
             continue;
         };
         let values = read(&path, &trainer)?;
         mean.iter_mut().zip(&values).for_each(|(sum, value)| *sum += f64::from(*value));
         judged.peers.push(Some(known.measure(&mut trainer, &values, &path)?));
+        judged.averaged.push(averaged(&path, &mut trainer, &mut known)?);
         paths.push(path);
     }
     judged.consensus = consensus::exact(&paths)?;
@@ -101,6 +103,20 @@ pub fn judge(peers: &[PeerResult]) -> Result<Judged, JudgeError> {
         judged.mean = Some(measure(&mut trainer, &mean, path)?);
     }
     Ok(judged)
+}
+
+/// What lies beside these final parameters, averaged over the last part of the run.
+fn averaged(
+    parameters: &Path,
+    trainer: &mut LocalTrainer,
+    known: &mut Known,
+) -> Result<Option<Measured>, JudgeError> {
+    let path = parameters.with_file_name(TAIL_AVERAGE_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let values = read(&path, trainer)?;
+    known.measure(trainer, &values, &path).map(Some)
 }
 
 /// What was measured already, by hash of the parameters: replicas of synchronous variants are equal.

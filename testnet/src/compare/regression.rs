@@ -60,7 +60,7 @@ const MEASURES: [Measure; 8] = [
         of: |run| Some(run.loss.max),
     },
     Measure {
-        name: "loss of the averaged model",
+        name: "loss of the mean model",
         timed: false,
         more: false,
         of: |run| Some(run.mean_loss),

@@ -30,6 +30,8 @@ pub struct RunSummary {
     pub accuracy: MinMedianMax,
     /// Held-out accuracy of the mean of their parameters.
     pub mean_accuracy: f64,
+    /// Held-out loss of the peers' parameters averaged over the last part of the run.
+    pub averaged_loss: Option<MinMedianMax>,
     /// Samples trained on, all peers.
     pub samples: u64,
     /// Bytes sent, mean over the peers.
@@ -193,6 +195,7 @@ fn summary(result: &RunResult, case: &Case, speed: Option<f64>) -> Option<RunSum
         mean_loss: judged.mean?.loss,
         accuracy: MinMedianMax::of(measured().map(|peer| peer.accuracy))?,
         mean_accuracy: judged.mean?.accuracy,
+        averaged_loss: MinMedianMax::of(judged.averaged.iter().flatten().map(|peer| peer.loss)),
         samples,
         bytes: MeanSd::of(logs.iter().map(|log| to_f64(log.bytes_out())))?.mean,
         samples_per_s: to_f64(samples) / seconds,

@@ -23,6 +23,8 @@ pub const ADDRESS_FILE: &str = "address";
 pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 /// Name of the file of parameters in the folder of a checkpoint.
 pub const PARAMETERS_FILE: &str = "parameters.safetensors";
+/// Beside it, what was averaged over the last part of the run.
+pub const TAIL_AVERAGE_FILE: &str = "tail-average.safetensors";
 /// Lines of a log shown when its process fails; the reason is nearly always in the last few.
 const TAIL_LINES: usize = 15;
 /// Bytes of a log read for that.

@@ -185,6 +185,8 @@ impl Peer {
             reason: STEPS_DONE.to_owned(),
             loss,
             accuracy: Some(accuracy),
+            averaged_loss: None,
+            averaged_accuracy: None,
             bytes_out: self.bytes(),
             bytes_in: self.received,
             wait_s: 0.0,

@@ -49,6 +49,9 @@ pub struct Waypoint {
 pub struct Judged {
     /// Final parameters by peer; nothing for one that did not end in order.
     pub peers: Vec<Option<Measured>>,
+    /// Parameters averaged over the last part of the run by peer; nothing for one that kept none.
+    #[serde(default)]
+    pub averaged: Vec<Option<Measured>>,
     /// Parameters on the way by peer, oldest first; none of a program that measures itself.
     #[serde(default)]
     pub way: Vec<Vec<Waypoint>>,

@@ -15,6 +15,8 @@ use crate::scenario::{GossipSettings, Scenario};
 /// Time without faults in which everybody must recover: this, and so many rounds. The longest chain
 /// of waits: a dead connection goes unnoticed (6 s), then the longest back-off (8 s), and leases.
 const SETTLE: (Duration, u32) = (Duration::from_secs(60), 20);
+/// Commits that wait for news of all neighbours for which a swarm has time to settle beyond that.
+const NEWS: u32 = 3;
 /// Share of the schedules whose rule is delta-set; one of them takes as long as ten others.
 const DELTA_SET: f64 = 0.03;
 
@@ -162,6 +164,19 @@ impl Scenario {
     fn lengthen_rounds(&mut self) {
         self.round_time = self.round_time.max(self.least_round_time());
         self.settle = SETTLE.0 + self.round_time * SETTLE.1;
+        // A commit may need news of every fragment from every neighbour (seed 221794).
+        let age = u32::try_from(self.gossip.information_age).unwrap_or(u32::MAX);
+        let news = (self.fragments * self.neighbours).checked_div(age).unwrap_or(0);
+        self.settle += self.exchange_time() * news * NEWS;
+    }
+
+    fn mean_delay(&self) -> Duration {
+        self.link.delay.mul_f64((self.link.jitter.powi(2) / 2.0).exp())
+    }
+
+    /// The time that an exchange takes beside another one on the same lines.
+    fn exchange_time(&self) -> Duration {
+        (self.mean_delay() * 2 + self.work + self.transfer_time()) * 2
     }
 
     /// A progress gap that a peer uses up within a round trip cannot be kept: whoever is once
@@ -169,11 +184,9 @@ impl Scenario {
     /// old when the reply comes is never applied: its exchange, with another one on the same lines,
     /// must fit into the bound at the fastest peer.
     fn least_round_time(&self) -> Duration {
-        let delay = self.link.delay.mul_f64((self.link.jitter.powi(2) / 2.0).exp());
         let bound = self.gossip.progress_gap.min(self.gossip.snapshot_age + 1);
         let fastest = self.speed.smallest() * self.rounds_per_commit as f64;
-        let exchange = (delay * 2 + self.work + self.transfer_time()) * 2;
-        let least = exchange.mul_f64(1.0 / (fastest * bound as f64));
+        let least = self.exchange_time().mul_f64(1.0 / (fastest * bound as f64));
         if self.rule.kind == MixingRule::DeltaSet {
             // Who adds more slowly than others contribute falls behind for ever. Work takes half of
             // `work` on average, so trainers are busy with it for half of their time at most.
@@ -182,7 +195,7 @@ impl Scenario {
             // The same of who asks for so many at a time only: its questions are under way for half
             // of its time at most.
             let turns = count.div_ceil(u32::try_from(FETCHES_MAX).unwrap_or(u32::MAX));
-            let asking = (delay * 2 + contribution) * turns * 2;
+            let asking = (self.mean_delay() * 2 + contribution) * turns * 2;
             return least.max((contribution * count).max(asking).mul_f64(1.0 / fastest));
         }
         least

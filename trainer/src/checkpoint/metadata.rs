@@ -15,9 +15,12 @@ const FORMAT: &str = "1";
 const FORMAT_NAME: &str = "dnode.format";
 const RUN: &str = "dnode.run";
 const STEP: &str = "dnode.step";
+/// Moments of the run that averaged parameters are the mean of.
+const TAIL_AVERAGE: &str = "dnode.tail_average";
 
-/// Names and values of a checkpoint, sorted.
-pub(super) fn of(checkpoint: &Checkpoint<'_>) -> BTreeMap<String, String> {
+/// Names and values of a checkpoint's parameters, sorted; `averaged`: of how many moments they are the
+/// mean, where they are one.
+pub(super) fn of(checkpoint: &Checkpoint<'_>, averaged: Option<u64>) -> BTreeMap<String, String> {
     let own = [
         // What other programs look for: the numbers are laid out as those of PyTorch.
         ("format", "pt".to_owned()),
@@ -28,12 +31,32 @@ pub(super) fn of(checkpoint: &Checkpoint<'_>) -> BTreeMap<String, String> {
         ("dnode.clock", checkpoint.clock.0.to_string()),
         ("dnode.samples", checkpoint.samples.to_string()),
     ];
+    let averaged = averaged.map(|moments| (TAIL_AVERAGE, moments.to_string()));
     let told = checkpoint.description.iter().map(|(name, value)| (name, value.to_owned()));
-    own.into_iter().chain(told).map(|(name, value)| (name.to_owned(), value)).collect()
+    own.into_iter()
+        .chain(averaged)
+        .chain(told)
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
-/// Whether metadata, where there are any, are of this checkpoint and in a form that is known.
+/// Of how many moments the parameters are the mean, at least one.
+pub(super) fn moments(metadata: &BTreeMap<String, String>) -> Result<u64, String> {
+    let told = metadata.get(TAIL_AVERAGE).map(String::as_str).unwrap_or_default();
+    let moments = told.parse().ok().filter(|moments| *moments > 0);
+    moments.ok_or_else(|| {
+        let found = told.escape_debug().take(64).collect::<String>();
+        format!(
+            "{}: metadata: expected {TAIL_AVERAGE} of at least 1, found {found}",
+            super::TAIL_AVERAGE
+        )
+    })
+}
+
+/// Whether metadata of the file `file`, where there are any, are of this checkpoint and in a form that is
+/// known.
 pub(super) fn check(
+    file: &str,
     metadata: &BTreeMap<String, String>,
     manifest: &Manifest,
 ) -> Result<(), String> {
@@ -42,8 +65,7 @@ pub(super) fn check(
     for (name, expected) in expected {
         if let Some(found) = metadata.get(name).filter(|found| *found != expected) {
             return Err(format!(
-                "{}: metadata: expected {name} {expected}, found {}",
-                super::PARAMETERS,
+                "{file}: metadata: expected {name} {expected}, found {}",
                 found.escape_debug().take(64).collect::<String>()
             ));
         }

@@ -1,6 +1,7 @@
 //! The numbers of one checkpoint, on the disk until a replica takes them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use dnode_protocol::{Fragments, ParameterLayout, Versions};
@@ -12,11 +13,12 @@ use super::metadata;
 use super::reading::{self, Allowed, checked};
 use super::{
     ACCUMULATORS, AUTHORS, LIVE, MASSES, MOMENTS, MOMENTUM, NUMBERS, PARAMETERS, RESIDUAL, STATE,
-    TRAINER,
+    TAIL_AVERAGE, TRAINER,
 };
 use crate::description::Description;
 use crate::replica::{Lengths, Part, Replica, SavedReplica, unsound};
 use crate::seam::TrainError;
+use crate::tail_average::TailAverage;
 use crate::tensor_file::{self, HEADER_MAX, TensorFile};
 use crate::tokenizer::{TOKENIZER_BYTES_MAX, TOKENIZER_FILE};
 use crate::trainer_state::{StateTensor, StateValues, TrainerState};
@@ -30,6 +32,8 @@ const STATE_SLACK_BYTES: u64 = HEADER_MAX + contents::BYTES_MAX as u64;
 #[derive(Debug)]
 pub(super) struct Stored {
     parameters: TensorFile,
+    /// The mean of parameters over the last part of the run, and of how many moments it is.
+    averaged: Option<(TensorFile, u64)>,
     state: TensorFile,
     layout: ParameterLayout,
     lengths: Lengths,
@@ -66,10 +70,20 @@ impl Stored {
         let size = 4 * layout.parameters() as u64;
         let described = header + metadata::METADATA_BYTES_MAX as u64;
         let allowed = Allowed { bytes: header + size..described + size + 1, header: described };
-        let parameters = reading::open(directory, manifest.file(PARAMETERS)?, &allowed)?;
-        parameters.check(layout)?;
-        let told = parameters.metadata();
-        metadata::check(&told, manifest)?;
+        let open = |name: &str| -> Result<(TensorFile, BTreeMap<String, String>), String> {
+            let file = reading::open(directory, manifest.file(name)?, &allowed)?;
+            file.check(layout)?;
+            let told = file.metadata();
+            metadata::check(name, &told, manifest)?;
+            Ok((file, told))
+        };
+        let (parameters, told) = open(PARAMETERS)?;
+        let averaged = if manifest.lists(TAIL_AVERAGE) {
+            let (file, told) = open(TAIL_AVERAGE)?;
+            Some((file, metadata::moments(&told)?))
+        } else {
+            None
+        };
         if let Some(difference) = description.difference(&told) {
             return Err(Refused::Other(difference));
         }
@@ -89,12 +103,22 @@ impl Stored {
                 state.elements(&name, Dtype::F32, None)?;
             }
         }
-        Ok((Self { parameters, state, layout: layout.clone(), lengths, trainer }, contents))
+        let layout = layout.clone();
+        Ok((Self { parameters, averaged, state, layout, lengths, trainer }, contents))
     }
 
     /// Which numbers are not finite; `None` when all are.
     pub(super) fn unsound(&mut self) -> Result<Option<String>, TrainError> {
         unsound(self)
+    }
+
+    /// The mean of the weights over the last part of the run, unless it has numbers that are not finite.
+    pub(super) fn tail_average(&self) -> Result<Option<TailAverage>, TrainError> {
+        let Some((file, moments)) = &self.averaged else { return Ok(None) };
+        let mut mean = vec![0.0; self.layout.parameters()];
+        self.floats(file, 0, &mut mean).map_err(failed)?;
+        let finite = mean.iter().all(|value| value.is_finite());
+        Ok(finite.then(|| TailAverage::kept(mean, *moments)))
     }
 
     /// Makes the replica what this is.
@@ -182,18 +206,18 @@ impl Stored {
         if !moments.is_empty() {
             self.state.floats(MOMENTS, start.max(parameters) - parameters, moments)?;
         }
-        self.weights(start, weights)
+        self.floats(&self.parameters, start, weights)
     }
 
-    /// The weights from element `start` of the flat vector on.
-    fn weights(&self, start: usize, out: &mut [f32]) -> Result<(), String> {
+    /// The parameters in `file` from element `start` of the flat vector on.
+    fn floats(&self, file: &TensorFile, start: usize, out: &mut [f32]) -> Result<(), String> {
         let end = start + out.len();
         for spec in self.layout.tensors() {
             let range = spec.range();
             let (from, to) = (range.start.max(start), range.end.min(end));
             if from < to {
                 let out = &mut out[from - start..to - start];
-                self.parameters.floats(&spec.name, from - range.start, out)?;
+                file.floats(&spec.name, from - range.start, out)?;
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Tests of checkpoints: round trip, damage, other runs, interrupted and impossible writes.
 
+mod averaged;
 mod describing;
 
 use std::collections::BTreeMap;
@@ -118,18 +119,18 @@ fn save_of(
     replica: Source<'_>,
     step: u64,
 ) -> Result<Saved, CheckpointError> {
-    save_told((folder, kept), replica, step, None)
+    save_told((folder, kept), (replica, None), step, None)
 }
 
 /// A checkpoint of a trainer that tells this.
 fn save_described(folder: &Path, replica: &Replica, step: u64, told: &Description) -> Saved {
     let place = (folder, CHECKPOINTS_KEPT_MIN);
-    save_told(place, Source::Held(&replica.hold()), step, Some(told)).unwrap()
+    save_told(place, (Source::Held(&replica.hold()), None), step, Some(told)).unwrap()
 }
 
 fn save_told(
     (folder, kept): (&Path, usize),
-    replica: Source<'_>,
+    (replica, tail_average): (Source<'_>, Option<&TailAverage>),
     step: u64,
     told: Option<&Description>,
 ) -> Result<Saved, CheckpointError> {
@@ -138,9 +139,18 @@ fn save_told(
     let contents = if replica.is_sum() { contents(step) } else { Vec::new() };
     let contents = &contents[..];
     let description = &told.cloned().unwrap_or_else(description);
-    let checkpoint =
-        Checkpoint { run, description, step, micro_steps, samples, clock, contents, replica };
-    save(folder, kept, &checkpoint)
+    let at = Checkpoint {
+        run,
+        description,
+        step,
+        micro_steps,
+        samples,
+        clock,
+        contents,
+        replica,
+        tail_average,
+    };
+    save(folder, kept, &at)
 }
 
 /// What three fragments contain of two authors at `step`.

@@ -38,6 +38,29 @@ impl Replica {
         evaluation
     }
 
+    /// Measures these weights, `[P]`, on held-out data; the live weights are set aside and put back.
+    ///
+    /// # Errors
+    /// [`TrainError`] of the trainer; the weights are unchanged then, too.
+    ///
+    /// # Panics
+    /// When there is not one for each parameter.
+    pub fn evaluate_at(&mut self, weights: &[f32]) -> Result<Evaluation, TrainError> {
+        assert_eq!(weights.len(), self.fragments.parameters(), "one weight per parameter");
+        self.catch_up();
+        let settled = self.live.is_settled();
+        if self.outer.is_none() {
+            self.show_all();
+        }
+        let live = self.live.copy(0..weights.len());
+        self.live.settle(0, weights);
+        let evaluation = self.live.evaluate();
+        self.live.settle(0, &live);
+        self.live.set_settled(settled);
+        self.hide_all();
+        evaluation
+    }
+
     /// Measures φ, with x set aside on the device.
     fn evaluate_on_device(&mut self) -> Result<Evaluation, TrainError> {
         let shared = self.shared.clone();

@@ -205,9 +205,9 @@ fn trial(
     memory: &OnceLock<Memory>,
 ) -> Result<(usize, Duration), Box<dyn std::error::Error>> {
     let opened = backend::Opened::open(config, backend::torch(&config.node))?;
-    let takes = memory::with_mixing(opened.memory()?, &config.gossip);
+    let takes = memory::with_mixing(opened.memory()?, &config.gossip, config.node.tail_average);
     memory.get_or_init(|| takes);
-    let mut trainer = opened.build(&config.gossip)?;
+    let mut trainer = opened.build(config)?;
     let parameters = trainer.layout().parameters();
     if let Some(step) = step {
         return Ok((parameters, step));

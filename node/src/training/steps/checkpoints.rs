@@ -59,8 +59,9 @@ pub(super) struct Checkpoints {
     shared: SavingShared,
     /// How long the last copy of the state took.
     copy_seconds: Option<f64>,
-    /// The newest checkpoint's parameters.
+    /// The newest checkpoint's parameters, and those averaged over the last part of the run.
     parameters: Option<PathBuf>,
+    tail_average: Option<PathBuf>,
 }
 
 /// What the training thread shares with other threads about checkpoints.
@@ -89,7 +90,8 @@ impl SavingShared {
 impl Checkpoints {
     pub(super) fn new(shared: SavingShared, plan: Plan) -> Self {
         let schedule = Schedule::new(plan.checkpoint_interval, Instant::now());
-        Self { schedule, plan, shared, copy_seconds: None, parameters: None }
+        let (parameters, tail_average) = (None, None);
+        Self { schedule, plan, shared, copy_seconds: None, parameters, tail_average }
     }
 
     /// A local step was taken. Returns whether a checkpoint is due after it.
@@ -150,13 +152,15 @@ impl Checkpoints {
         let held = context.replica.hold();
         let contents = if held.is_sum() { ask_contents(context)? } else { Vec::new() };
         let (lag, at) = (&self.shared.lag, context.cursor.position());
-        let saved = self.plan.save(lag, at, &contents, Source::Held(&held));
+        let source = (Source::Held(&held), context.averaging.average());
+        let saved = self.plan.save(lag, at, &contents, source);
         let now = Instant::now();
         self.schedule.written(began, now);
         context.pace.wrote((now - began).as_secs_f64());
         let told = match saved {
             Ok(saved) => {
                 self.parameters = Some(saved.parameters.clone());
+                self.tail_average.clone_from(&saved.tail_average);
                 context.queues.tell(Report::Checkpointed { saved }).map(Ok)
             }
             Err(failed) => {
@@ -185,9 +189,20 @@ impl Checkpoints {
         }
         // A trainer with nothing to measure on has still trained.
         let evaluation = if evaluate { context.replica.evaluate().ok() } else { None };
+        let mean = context.averaging.average().filter(|_| evaluation.is_some());
+        let averaged = mean.and_then(|mean| context.replica.evaluate_at(mean.mean()).ok());
         let (train_s, wait_s) = context.pace.totals();
-        let parameters = self.parameters.take();
-        Ok(Box::new(Ending { position, evaluation, train_s, wait_s, parameters, not_saved }))
+        let (parameters, tail_average) = (self.parameters.take(), self.tail_average.take());
+        Ok(Box::new(Ending {
+            position,
+            evaluation,
+            averaged,
+            train_s,
+            wait_s,
+            parameters,
+            tail_average,
+            not_saved,
+        }))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use dnode_trainer::{Encoded, Replica, SharedReplica};
 
+use super::averaging::Averaging;
 use super::bounds::Bounds;
 use super::cursor::Cursor;
 use super::end::End;
@@ -19,19 +20,31 @@ pub(super) struct Context {
     pub(super) cursor: Cursor,
     pub(super) bounds: Bounds,
     pub(super) pace: Pace,
+    pub(super) averaging: Averaging,
 }
 
 impl Context {
     /// Before the first step.
-    pub(super) fn new(replica: Replica, cursor: Cursor, queues: Queues, batch: u32) -> Self {
+    pub(super) fn new(
+        replica: Replica,
+        (cursor, averaging): (Cursor, Averaging),
+        queues: Queues,
+        batch: u32,
+    ) -> Self {
         let shared = replica.shared();
         let (bounds, pace) = (Bounds::new(), Pace::new(batch));
-        Self { replica, shared, queues, cursor, bounds, pace }
+        Self { replica, shared, queues, cursor, bounds, pace, averaging }
     }
 
     /// Parameters of the model.
     pub(super) fn parameters(&self) -> usize {
         self.replica.fragments().parameters()
+    }
+
+    /// A local step is over: its weights may count in the average.
+    pub(super) fn average(&mut self) {
+        let at = (self.cursor.position(), self.cursor.end());
+        self.averaging.stepped(&self.replica, at);
     }
 
     /// A commit was made.

@@ -69,6 +69,11 @@ impl Cursor {
         self.end = steps;
     }
 
+    /// Steps of the run.
+    pub(super) const fn end(&self) -> u64 {
+        self.end
+    }
+
     /// Whether the run has no steps left.
     pub(super) const fn is_at_end(&self) -> bool {
         self.at.run_steps() >= self.end

@@ -33,7 +33,7 @@ fn of_groups_that_come_faster_than_steps_only_the_newest_waits() {
     let outer = OuterStep { learning_rate: 1.0, momentum: 0.0 };
     let replica = Replica::new(Box::new(Announced(counter, begins)), Some(outer));
     let (plan, at) = (plan(folder.path(), 4), Position::default());
-    let mut thread = TrainingThread::start(replica, plan, at, Tracer::default()).unwrap();
+    let mut thread = TrainingThread::start(replica, plan, (at, None), Tracer::default()).unwrap();
     thread.allow(true);
     begun.recv().unwrap();
     let mut newest: Option<UnixStream> = None;

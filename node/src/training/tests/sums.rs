@@ -61,7 +61,8 @@ fn sum(busy: Option<mpsc::Receiver<()>>) -> (Replica, mpsc::Receiver<()>) {
 
 fn start_sum(plan: Plan, busy: Option<mpsc::Receiver<()>>) -> (TrainingThread, mpsc::Receiver<()>) {
     let (replica, begun) = sum(busy);
-    let thread = TrainingThread::start(replica, plan, Position::default(), Tracer::default());
+    let thread =
+        TrainingThread::start(replica, plan, (Position::default(), None), Tracer::default());
     (thread.unwrap(), begun)
 }
 

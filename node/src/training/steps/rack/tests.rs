@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::training::mailbox::Mailbox;
-use crate::training::steps::{Cursor, Queues, SavingShared, Training};
+use crate::training::steps::{Averaging, Cursor, Queues, SavingShared, Training};
 use crate::training::{Command, Meter, Plan, Position, REPORTS_MAX};
 use group::{Fault, Member, group};
 use trainer::{PARAMETERS, Slope};
@@ -94,7 +94,8 @@ impl Rank {
         let queues = Queues::new(of_driver, mailbox, meter, to_driver, ring);
         let shared = SavingShared::new(&mut replica, 0);
         let cursor = Cursor::new(Position::default(), Arc::default(), &plan());
-        let mut training = Training::new(replica, plan(), cursor, queues, shared);
+        let averaging = Averaging::new(0.0, None, (Position::default(), plan().steps));
+        let mut training = Training::new(replica, plan(), (cursor, averaging), queues, shared);
         training.on_permission().unwrap();
         Self { rank, training, reports, mixed: Vec::new(), waited: 0, _commands: commands }
     }
