@@ -186,8 +186,10 @@ fn a_third_that_leads_is_followed_by_nobody_and_more_by_all() {
         (vec![1, 40, 40], true),
         // Who is at the beginning, as all others are, takes over the replica of who is not.
         (vec![0, 0, 40], true),
-        // Two cannot bear each other out for a joiner: nobody could ever join a small swarm.
-        (vec![1, 40], true),
+        // Of two others neither is followed alone, also by a joiner; a lone one is.
+        (vec![1, 40], false),
+        (vec![40, 40], true),
+        (vec![0, 40], true),
         (vec![40], true),
         // Of seven witnesses two that agree are few, and three are not.
         (vec![1, 1, 1, 1, 1, 40, 40], false),
@@ -199,15 +201,16 @@ fn a_third_that_leads_is_followed_by_nobody_and_more_by_all() {
 
 #[test]
 fn who_has_committed_is_a_witness_itself() {
-    for (own, clocks, follows) in [(1, [1, 40], false), (1, [40, 40], true), (0, [1, 40], true)] {
-        let mut host = host_among(&[0, 0]);
+    // Of five others one may lead, of six two.
+    for (own, follows) in [(0, true), (1, false)] {
+        let mut host = host_among(&[0; 5]);
         for _ in 0..own {
             assert!(host.commit(0.0, Time::ZERO));
         }
-        for (index, clock) in [(1, clocks[0]), (2, clocks[1])] {
+        for (index, clock) in (1..).zip([1, 1, 1, 40, 40]) {
             host.handle(received(index, heartbeat(clock)), Time::ZERO);
         }
-        assert_eq!(!host.training, follows, "{own} {clocks:?}");
+        assert_eq!(!host.training, follows, "{own}");
     }
 }
 
@@ -220,6 +223,18 @@ fn who_takes_over_a_lone_replica_keeps_its_own_clock_and_does_so_once() {
     assert!(host.training && host.core.clock() == Clock(0));
     host.handle(received(2, heartbeat(399)), Time::ZERO);
     assert!(!host.training, "a second witness bears it out");
+}
+
+#[test]
+fn of_three_that_begin_one_alone_moves_nobodys_clock() {
+    let mut host = host_among(&[0, 40]);
+    serve(&mut host, Clock(40));
+    assert_eq!((host.core.clock(), host.clock), (Clock(0), Clock(0)));
+    // The other one commits first, and the liar goes on.
+    for (from, clock) in [(1, 1), (2, 60), (1, 2), (2, END - 1)] {
+        host.handle(received(from, heartbeat(clock)), Time::ZERO);
+        assert!(host.training && host.core.clock() == Clock(0), "{from} {clock}");
+    }
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl Gossip {
                 it.responder().ask_outcome(context, &near, exchange);
             }
             ExchangeStep::SendAccept(exchange) => {
-                it.responder().accept_again(context, &near, exchange);
+                it.responder().send_accept(context, near.staleness, exchange);
             }
             ExchangeStep::MixRefused(exchange, reason) => {
                 Exchange::tell_refused(context, exchange, reason);

@@ -98,26 +98,41 @@ impl Responder {
         if let Some(holder) = holder {
             let own = context.is_own(holder) && initiator.find(holder.sequence).is_some();
             let agreed = own || self.contains(&holder);
-            let lease = near.membership.links().lease(&context.config, &from);
-            let until = context.now + lease / RETRIES_PER_LEASE;
-            if !agreed || !self.queue.push(&context.config, proposal, until) {
-                context.send(from, Message::Busy { exchange });
-            }
-            return;
+            return self.let_wait(context, near, (proposal, agreed));
         }
         if let Some(sequence) = crossing {
             initiator.yield_to_crossing(context, near, sequence);
         }
+        self.accept(context, near, (proposal, crossing.is_some()));
+    }
+
+    /// Lets a proposal wait for its fragment if the exchange that holds it is agreed on, and there is room.
+    fn let_wait(
+        &mut self,
+        context: &mut Context,
+        near: &Neighbourhood<'_>,
+        (proposal, agreed): (Proposal, bool),
+    ) {
+        let Proposal { from, exchange, .. } = proposal;
+        let lease = near.membership.links().lease(&context.config, &from);
+        let until = context.now + lease / RETRIES_PER_LEASE;
+        if !agreed || !self.queue.push(&context.config, proposal, until) {
+            context.send(from, Message::Busy { exchange });
+        }
+    }
+
+    /// Accepts a proposal, which may have crossed an own one.
+    fn accept(
+        &mut self,
+        context: &mut Context,
+        near: &mut Neighbourhood<'_>,
+        (proposal, crossed): (Proposal, bool),
+    ) {
+        let Proposal { from, exchange, fragment, terms } = proposal;
         let codec = coarser(terms.codec, wanted(&context.config, near.membership.links(), &from));
-        let crossed = crossing.is_some();
-        let answered = Answered::accepted(
-            context,
-            near.membership,
-            (from, fragment),
-            (proposal.terms, codec),
-            crossed,
-        );
-        if both_ways {
+        let of = (from, fragment);
+        let answered = Answered::accepted(context, near.membership, of, (terms, codec), crossed);
+        if context.config.mixing == Mixing::Exchange {
             context.leases.take(fragment, exchange);
         }
         self.answered.insert(exchange, answered);
@@ -188,7 +203,13 @@ impl Responder {
         }
     }
 
-    fn send_accept(&self, context: &mut Context, staleness: &Staleness, exchange: ExchangeId) {
+    /// Accepts an exchange; said again, it asks how that has ended.
+    pub(crate) fn send_accept(
+        &self,
+        context: &mut Context,
+        staleness: &Staleness,
+        exchange: ExchangeId,
+    ) {
         let Some(answered) = self.answered.get(&exchange) else {
             return;
         };
@@ -472,15 +493,5 @@ impl Responder {
         }
         answered.retry_at = context.now + lease / RETRIES_PER_LEASE;
         context.then(Step::Exchange(ExchangeStep::SendAccept(exchange)));
-    }
-
-    /// Repeats the acceptance of an exchange, which asks how it has ended.
-    pub(crate) fn accept_again(
-        &self,
-        context: &mut Context,
-        near: &Neighbourhood<'_>,
-        exchange: ExchangeId,
-    ) {
-        self.send_accept(context, near.staleness, exchange);
     }
 }

@@ -80,8 +80,10 @@ impl ClockValidation {
     pub(super) fn borne_out(context: &Context, members: &Members) -> Option<Clock> {
         let own = context.progress.clock();
         let mut witnesses: Vec<Clock> = witnesses_of(members).collect();
-        // Who has committed is one itself; a joiner knows nothing yet.
-        let number = witnesses.len() + usize::from(own > Clock(0));
+        // Who has committed is one itself. A joiner knows nothing yet, but of just two others neither
+        // is followed alone: one of three that begin may lie.
+        let counts = own > Clock(0) || witnesses.len() == 2;
+        let number = witnesses.len() + usize::from(counts);
         let few = number / WITNESSES_PER_LEADER;
         let sums = context.config.mixing == Mixing::Set;
         if sums || few == 0 || few >= witnesses.len() {
