@@ -163,11 +163,11 @@ fn who_was_left_by_its_donors_pulls_again_and_merges_with_nobody() {
 #[test]
 fn a_laggard_takes_over_the_replica_of_one_that_trains_and_not_of_one_that_is_done() {
     let start = Start { me: peer(0), incarnation: 1, fragments: 4, clock: Clock(0), seed: [0; 32] };
-    for (phase, target) in [(Phase::Training, 40), (Phase::Finished, 90)] {
+    for (phase, clock, target) in [(Phase::Training, 40, 40), (Phase::Finished, 89, 90)] {
         let replica = Toy::new(ToyRule::Exchange, vec![vec![0.0]; 4]);
         let mut host = Host::new(start, Config::default(), replica, Time::ZERO);
         host.handle(Input::Wait, Time::ZERO);
-        for (other, phase, clock) in [(1, Phase::Finished, 90), (2, phase, 40)] {
+        for (other, phase, clock) in [(1, Phase::Finished, 90), (2, phase, clock)] {
             let from = peer(other);
             host.handle(Input::PeerUp { peer: from, incarnation: 1 }, Time::ZERO);
             let message = heartbeat_in(phase, clock);

@@ -191,7 +191,8 @@ impl Partition {
         let count = missing().count();
         let before = self.told.map_or(0, |(count, _)| count);
         let several = count >= SPLIT_LEAST || count > 0 && seen == 1;
-        if !several || count <= before {
+        // Half as many more are news: names that come and go fill no log.
+        if !several || count <= before + before / 2 {
             return self.tell_when_whole(context, seen);
         }
         let last = missing().max().unwrap_or(now);

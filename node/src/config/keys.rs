@@ -398,7 +398,7 @@ section! {
         evaluate_every: u64 = key(Kind::Integer(0, STEPS_MAX)).default("500").unit("steps"),
         /// share of the run, its last part, over which the weights are averaged and kept beside the last
         /// ones; 0 keeps none
-        tail_average: f64 = key(Kind::Real(Reals::closed(0.0, 0.5))).default("0.1"),
+        tail_average: f64 = key(Kind::Real(Reals::closed(0.0, 0.5))).default("0.0"),
         /// keep an audit log: who took part, whose numbers moved the weights, who was refused
         audit: bool = key(Kind::Flag).default("true"),
         /// steps between lines of metrics.jsonl

@@ -157,8 +157,9 @@ mod tests {
 
     const SHAPE: SampleShape = SampleShape::Text { context: 64, vocabulary: 65 };
 
-    fn refused(free: u64) -> Result<(), String> {
+    fn refused(free: u64, tail_average: f64) -> Result<(), String> {
         let mut config = Config::default();
+        config.node.tail_average = tail_average;
         config.model.kind = dnode_trainer::ModelKind::Gpt;
         config.run.batch = 64;
         let local = backend::local_config(&config);
@@ -168,23 +169,25 @@ mod tests {
 
     #[test]
     fn a_run_that_does_not_fit_is_refused_with_the_setting_that_makes_it_fit() {
-        assert_eq!(refused(1 << 30), Ok(()));
-        for (mebibytes, settings) in [
-            (60, "with --set optimizer.accumulate=4 it takes "),
-            (22, "with --set node.recompute=true --set optimizer.accumulate=16 it takes "),
+        assert_eq!(refused(1 << 30, 0.1), Ok(()));
+        for (tail_average, mebibytes, settings) in [
+            (0.0, 60, "with --set optimizer.accumulate=4 it takes "),
+            (0.0, 20, "with --set node.recompute=true --set optimizer.accumulate=16 it takes "),
             (
+                0.1,
                 20,
                 "with --set node.recompute=true --set node.tail_average=0 --set optimizer.accumulate=16 it takes ",
             ),
             (
+                0.0,
                 16,
-                "with --set node.recompute=true --set node.tail_average=0 --set optimizer.moments=f8 --set optimizer.accumulate=",
+                "with --set node.recompute=true --set optimizer.moments=f8 --set optimizer.accumulate=",
             ),
         ] {
-            let error = refused(PROCESS + (mebibytes << 20)).unwrap_err();
+            let error = refused(PROCESS + (mebibytes << 20), tail_average).unwrap_err();
             assert!(error.contains(settings), "{error}");
         }
-        let error = refused(PROCESS + (1 << 20)).unwrap_err();
+        let error = refused(PROCESS + (1 << 20), 0.0).unwrap_err();
         assert!(error.ends_with("take a smaller model, or a machine with more memory"), "{error}");
     }
 }

@@ -93,7 +93,9 @@ impl Load {
         let slow = || {
             Finding::warn(
                 "model",
-                format!("no step within {MEASURE_MAX:?}, so what the link has to carry is not known"),
+                format!(
+                    "no step within {MEASURE_MAX:?}, so what the link has to carry is not known"
+                ),
                 "--step-ms tells the time of a step; a smaller model or batch takes less",
             )
         };
