@@ -127,7 +127,7 @@ fn a_wrong_configuration_is_told_in_one_line_and_ends_with_2() {
 fn every_fault_of_a_configuration_is_told_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let text = "seed = 3\n[gosip]\nx = 1\n[run]\nbatch = 0\nbatches = 1\n[data]\nkind = \"text\"\n\
-                [gossip]\nrul = \"none\"\nrule = \"push-sum\"\ncodecs = [\"int4\"]\n";
+                [gossip]\nrul = \"none\"\nrule = \"none\"\ncodecs = [\"int4\"]\n";
     std::fs::write(folder.path().join("run.toml"), text).unwrap();
     let flags = ["--config", "run.toml", "--set", "model.kind", "--threads", "0", "--shard", "3/2"];
     let words: Vec<&str> = ["config", "check"].iter().chain(&flags).copied().collect();

@@ -105,8 +105,7 @@ pub struct Flags {
     /// This peer's shard, from 0, of how many: 0/4 [data.shard, data.shards].
     #[arg(long, value_name = "I/N", allow_negative_numbers = true, help_heading = TRAINING)]
     pub shard: Option<String>,
-    /// How replicas are averaged: gossip-outer, pairwise, push-sum, delta-set, epidemic, all-reduce or
-    /// none [gossip.rule].
+    /// How replicas are averaged: gossip-outer, pairwise, delta-set, all-reduce or none [gossip.rule].
     #[arg(long, value_name = "RULE", help_heading = TRAINING)]
     pub rule: Option<String>,
     /// Steps of the run; a peer of mean speed does so many local steps [run.steps].

@@ -9,7 +9,7 @@ use super::values::{Balance, Rule};
 
 /// The combinations of `[gossip]` that are not sound. `changed` tells whether a key has another value
 /// than its default.
-pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<Broken>; 11] {
+pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<Broken>; 10] {
     [
         outer_step(gossip, changed),
         world(gossip),
@@ -18,7 +18,6 @@ pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<
         moments(gossip),
         weight(gossip),
         schedule(gossip),
-        fanout(gossip),
         balance(gossip),
         waiting(gossip),
         interval(gossip),
@@ -42,9 +41,7 @@ fn outer_step(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> Option<Broken>
                           leave it out, or use more local steps, for example 25";
             Some(Broken(name, "gossip.local_steps", remedy.to_owned()))
         }
-        Rule::GossipOuter | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic | Rule::AllReduce => {
-            None
-        }
+        Rule::GossipOuter | Rule::DeltaSet | Rule::AllReduce => None,
     }
 }
 
@@ -62,14 +59,6 @@ fn error_feedback(gossip: &Gossip) -> Option<Broken> {
         Rule::GossipOuter | Rule::Pairwise => {
             "the residual of a pairwise difference belongs to a pair that may never meet again; use \
              rule delta-set, or leave it out: the next difference still contains what was lost"
-        }
-        Rule::PushSum => {
-            "running sums are sent exactly, so there is no residual: leave it out, or use delta-set \
-             for a lossy codec"
-        }
-        Rule::Epidemic => {
-            "whole weights are sent, and the next push has the newest, so a residual of older ones \
-             would make it wrong: leave it out, or use delta-set"
         }
         Rule::AllReduce => {
             "sums are passed on exactly, so there is no residual: leave it out, or use delta-set for \
@@ -89,15 +78,6 @@ fn codecs(gossip: &Gossip) -> Option<Broken> {
         return with_rule(name, remedy);
     }
     match gossip.rule {
-        Rule::GossipOuter | Rule::Pairwise => None,
-        Rule::PushSum if !exact => with_rule(
-            name,
-            "running sums must arrive exactly: use f32, or gossip-outer for a lossy codec",
-        ),
-        Rule::Epidemic if has(&[Codec::Int4, Codec::Int2, Codec::Sign, Codec::TopK]) => with_rule(
-            name,
-            "whole weights are sent, not differences: use int8 or finer, or gossip-outer",
-        ),
         Rule::AllReduce if !exact => with_rule(
             name,
             "partial sums are passed on from peer to peer and must stay exact: use f32, or \
@@ -111,7 +91,7 @@ fn codecs(gossip: &Gossip) -> Option<Broken> {
                           int4 or finer";
             Some(Broken(name, "gossip.error_feedback", remedy.to_owned()))
         }
-        Rule::PushSum | Rule::Epidemic | Rule::AllReduce | Rule::None | Rule::DeltaSet => None,
+        Rule::GossipOuter | Rule::Pairwise | Rule::DeltaSet | Rule::AllReduce | Rule::None => None,
     }
 }
 
@@ -122,10 +102,6 @@ fn moments(gossip: &Gossip) -> Option<Broken> {
         Rule::GossipOuter | Rule::DeltaSet => {
             "slow weights are exchanged, and the optimizer's moments belong to the live ones: leave it \
              out, or use pairwise"
-        }
-        Rule::PushSum | Rule::Epidemic => {
-            "what is pushed one way has no other end that moves by as much, so the mean of moments \
-             would drift: leave it out, or use pairwise"
         }
         Rule::AllReduce => {
             "peers whose gradients are averaged have equal moments already: leave it out, or use \
@@ -138,7 +114,7 @@ fn moments(gossip: &Gossip) -> Option<Broken> {
 
 fn weight(gossip: &Gossip) -> Option<Broken> {
     let fixed = match gossip.rule {
-        Rule::PushSum | Rule::DeltaSet | Rule::Epidemic | Rule::AllReduce => true,
+        Rule::DeltaSet | Rule::AllReduce => true,
         Rule::GossipOuter | Rule::Pairwise | Rule::None => false,
     };
     if gossip.weight == Weighting::Samples && fixed {
@@ -160,15 +136,6 @@ fn schedule(gossip: &Gossip) -> Option<Broken> {
     None
 }
 
-fn fanout(gossip: &Gossip) -> Option<Broken> {
-    if gossip.fanout > 1 && gossip.rule != Rule::Epidemic {
-        let remedy = "every other rule has one partner per fragment and round: leave it out, or use \
-                      epidemic";
-        return with_rule("gossip.fanout", remedy);
-    }
-    None
-}
-
 fn balance(gossip: &Gossip) -> Option<Broken> {
     if gossip.balance == Balance::Batch && gossip.weight != Weighting::Samples {
         return Some(unweighed_batches(gossip.rule));
@@ -181,13 +148,12 @@ fn balance(gossip: &Gossip) -> Option<Broken> {
         Rule::AllReduce | Rule::None => {
             with_rule(name, "every peer does local_steps × batch samples per commit: leave it out")
         }
-        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
-            (gossip.balance == Balance::Off).then(|| {
+        Rule::GossipOuter | Rule::Pairwise | Rule::DeltaSet => (gossip.balance == Balance::Off)
+            .then(|| {
                 let remedy = "only balancing adapts the work to it: use balance steps, or set \
                           local_steps and batch";
                 Broken(name, "gossip.balance", remedy.to_owned())
-            })
-        }
+            }),
     }
 }
 
@@ -199,7 +165,7 @@ fn unweighed_batches(rule: Rule) -> Broken {
             "a step of few samples is as long as one of many, so a slow peer would count too much: \
              use weight samples, or balance steps",
         ),
-        Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => (
+        Rule::DeltaSet => (
             "gossip.rule",
             "weights are fixed by this rule, and a slow peer's steps of few samples would count too \
              much: use balance steps, or gossip-outer with weight samples",
@@ -248,7 +214,7 @@ mod tests {
 
     #[test]
     fn every_rule_is_sound_with_its_defaults() {
-        for rule in ["gossip-outer", "pairwise", "push-sum", "epidemic", "none"] {
+        for rule in ["gossip-outer", "pairwise", "none"] {
             let config = resolve(&[&format!("gossip.rule={rule}")]).unwrap();
             assert_eq!(config.gossip.local_steps, 25, "{rule}");
         }
@@ -259,7 +225,7 @@ mod tests {
 
     #[test]
     fn only_rules_with_an_outer_step_take_its_numbers() {
-        for rule in ["gossip-outer", "push-sum", "delta-set", "epidemic"] {
+        for rule in ["gossip-outer", "delta-set"] {
             let rule = format!("gossip.rule={rule}");
             resolve(&[&rule, "gossip.outer_momentum=0.5", "gossip.outer_learning_rate=0.9"])
                 .unwrap();
@@ -282,14 +248,10 @@ mod tests {
     fn error_feedback_is_of_contributions_alone() {
         resolve(&["gossip.rule=delta-set", "gossip.error_feedback=true"]).unwrap();
         let pair = ["a pair that may never meet again", "use rule delta-set, or leave it out"];
-        let sums = ["running sums are sent exactly", "or use delta-set for a lossy codec"];
-        let weights = ["a residual of older ones", "or use delta-set"];
         let passed = ["sums are passed on exactly", "or use delta-set for a lossy codec"];
         for (rule, wants) in [
             ("gossip-outer", pair),
             ("pairwise", pair),
-            ("push-sum", sums),
-            ("epidemic", weights),
             ("all-reduce", passed),
             ("none", ["nothing is sent", "leave it out"]),
         ] {
@@ -304,26 +266,6 @@ mod tests {
             let rule = format!("gossip.rule={rule}");
             resolve(&[&rule, "gossip.codecs=int2"]).unwrap();
             resolve(&[&rule, "gossip.codecs=top-k"]).unwrap();
-        }
-    }
-
-    #[test]
-    fn running_sums_are_sent_exactly() {
-        resolve(&["gossip.rule=push-sum", "gossip.codecs=f32"]).unwrap();
-        for codecs in ["bf16", "f32,int4"] {
-            let codecs = format!("gossip.codecs={codecs}");
-            let wants = ["running sums must arrive exactly", "use f32, or gossip-outer"];
-            refused(&["gossip.rule=push-sum", &codecs], wants);
-        }
-    }
-
-    #[test]
-    fn whole_weights_are_sent_finely() {
-        resolve(&["gossip.rule=epidemic", "gossip.codecs=int8,f16"]).unwrap();
-        for codec in ["int4", "int2", "sign", "top-k"] {
-            let codecs = format!("gossip.codecs=f32,{codec}");
-            let wants = ["whole weights are sent, not differences", "use int8 or finer"];
-            refused(&["gossip.rule=epidemic", &codecs], wants);
         }
     }
 
@@ -359,8 +301,6 @@ mod tests {
         for (rule, want) in [
             ("gossip-outer", "slow weights are exchanged"),
             ("delta-set", "slow weights are exchanged"),
-            ("push-sum", "the mean of moments would drift"),
-            ("epidemic", "the mean of moments would drift"),
             ("all-reduce", "have equal moments already"),
             ("none", "nothing is sent"),
         ] {
@@ -375,11 +315,8 @@ mod tests {
         for rule in ["gossip-outer", "pairwise"] {
             resolve(&[&format!("gossip.rule={rule}"), "gossip.weight=samples"]).unwrap();
         }
-        for rule in ["push-sum", "delta-set", "epidemic"] {
-            let rule = format!("gossip.rule={rule}");
-            let wants = ["weights are fixed by this rule", "or use gossip-outer"];
-            refused(&[&rule, "gossip.weight=samples"], wants);
-        }
+        let wants = ["weights are fixed by this rule", "or use gossip-outer"];
+        refused(&["gossip.rule=delta-set", "gossip.weight=samples"], wants);
         let sync = ["gossip.rule=all-reduce", "gossip.world=2", "gossip.weight=samples"];
         refused(&sync, ["weights are fixed by this rule", "leave it out"]);
     }
@@ -393,15 +330,6 @@ mod tests {
             resolve(&[&schedule]).unwrap();
         }
         resolve(&["gossip.rule=delta-set", "gossip.schedule=nearest"]).unwrap();
-    }
-
-    #[test]
-    fn fragments_are_pushed_to_several_by_epidemic_alone() {
-        resolve(&["gossip.rule=epidemic", "gossip.fanout=3"]).unwrap();
-        for rule in ["gossip-outer", "pairwise", "push-sum", "delta-set", "none"] {
-            let rule = format!("gossip.rule={rule}");
-            refused(&[&rule, "gossip.fanout=2"], ["one partner per fragment", "use epidemic"]);
-        }
     }
 
     #[test]
@@ -422,11 +350,8 @@ mod tests {
                 ["does not go with gossip.weight = \"equal\"", "use weight samples, or balance"];
             refused(&[&rule, "gossip.balance=batch"], wants);
         }
-        for rule in ["push-sum", "delta-set", "epidemic"] {
-            let rule = format!("gossip.rule={rule}");
-            let wants = ["weights are fixed by this rule", "use balance steps, or gossip-outer"];
-            refused(&[&rule, "gossip.balance=batch"], wants);
-        }
+        let wants = ["weights are fixed by this rule", "use balance steps, or gossip-outer"];
+        refused(&["gossip.rule=delta-set", "gossip.balance=batch"], wants);
         let none = ["gossip.rule=none", "gossip.balance=batch"];
         refused(&none, ["does not go with gossip.rule = \"none\"", "leave it out"]);
     }
@@ -435,7 +360,7 @@ mod tests {
     fn the_interval_follows_the_link_where_live_weights_are_mixed() {
         assert_eq!(resolve(&["gossip.rule=pairwise"]).unwrap().gossip.mix_every, None);
         resolve(&["gossip.rule=pairwise", "gossip.mix_every=4", "gossip.budget=2000"]).unwrap();
-        for rule in ["gossip-outer", "push-sum", "delta-set", "epidemic"] {
+        for rule in ["gossip-outer", "delta-set"] {
             let rule = format!("gossip.rule={rule}");
             let wants = ["lack the progress since", "use pairwise, or a number"];
             refused(&[&rule, "gossip.mix_every=auto"], wants);

@@ -43,12 +43,11 @@ const ADDRESSES_MAX: usize = 64;
 /// Most addresses that a user may know of this peer: no other peer would remember more.
 const EXTERNAL_MAX: usize = 8;
 /// The averaging rules.
-const RULES: &[&str] =
-    &["gossip-outer", "pairwise", "push-sum", "delta-set", "epidemic", "all-reduce", "none"];
+const RULES: &[&str] = &["gossip-outer", "pairwise", "delta-set", "all-reduce", "none"];
 /// Rules that know partners.
-const WITH_PARTNERS: &[&str] = &["gossip-outer", "pairwise", "push-sum", "delta-set", "epidemic"];
+const WITH_PARTNERS: &[&str] = &["gossip-outer", "pairwise", "delta-set"];
 /// Rules that can take an outer step with momentum.
-const WITH_OUTER: &[&str] = &["gossip-outer", "push-sum", "delta-set", "epidemic", "all-reduce"];
+const WITH_OUTER: &[&str] = &["gossip-outer", "delta-set", "all-reduce"];
 /// The digest of the data, which is compared with those of others; no key.
 pub const DATA_DIGEST: &str = "data.digest";
 /// What is refused when it differs by too much, and may be allowed to.
@@ -61,8 +60,6 @@ pub const SETTINGS: &[&str] = &[
 ];
 /// How numbers may be written on the way, finest first.
 const CODECS: &[&str] = &codec_names();
-/// Most peers that a fragment is pushed to in a round: beyond it, broadcasting is meant.
-const FANOUT_MAX: i64 = 8;
 /// Most samples per commit of the whole swarm.
 const GLOBAL_BATCH_MAX: i64 = 1_000_000_000_000;
 
@@ -85,15 +82,14 @@ const fn codec_names() -> [&'static str; Codec::CHOICES.len()] {
 
 const NO: &str = "false";
 const AUTO: &str = "\"auto\"";
-const RANDOM: &str = "\"random\"";
 const INT4: &str = "[\"int4\"]";
 const F32: &str = "[\"f32\"]";
 const A_GPT: &str = "\"gpt\"";
 const AN_MLP: &str = "\"mlp\"";
 
 /// A default per rule, in the order of [`RULES`].
-const fn each_rule(defaults: [&'static str; 7]) -> [(&'static str, &'static str); 7] {
-    let mut pairs = [("", ""); 7];
+const fn each_rule(defaults: [&'static str; 5]) -> [(&'static str, &'static str); 5] {
+    let mut pairs = [("", ""); 5];
     let mut index = 0;
     while index < pairs.len() {
         pairs[index] = (RULES[index], defaults[index]);
@@ -236,13 +232,13 @@ section! {
         rule: Rule = key(Kind::Choice(RULES)).default("\"pairwise\"").must(),
         /// local steps per commit (H)
         local_steps: u64 = key(Kind::Integer(1, 1_000_000))
-            .unit("steps").by("gossip.rule", &each_rule(["25", "25", "25", "4", "25", "1", "25"]))
+            .unit("steps").by("gossip.rule", &each_rule(["25", "25", "4", "1", "25"]))
             .must(),
         /// local steps per exchange round; "auto" follows the link and gossip.budget, from 1 to
         /// local_steps, at each peer by itself
         #[serde(with = "number_or_auto")]
         mix_every: Option<u64> = key(Kind::WordOrInteger("auto", 1, 1_000_000))
-            .by("gossip.rule", &each_rule(["25", AUTO, "25", "4", "25", "25", "25"]))
+            .by("gossip.rule", &each_rule(["25", AUTO, "4", "25", "25"]))
             .unit("steps").must(),
         /// what exchanges may cost where mix_every is "auto": a share of the link's time, or bytes
         /// that this peer sends per local step
@@ -251,30 +247,23 @@ section! {
             .default("\"50%\"").only("gossip.rule", &["pairwise"]),
         /// learning rate of the outer step (α)
         outer_learning_rate: f64 = key(Kind::Real(Reals::above(0.0, 2.0)))
-            .by("gossip.rule", &each_rule(["0.7", "1.0", "1.0", "1.0", "1.0", "0.7", "1.0"]))
+            .by("gossip.rule", &each_rule(["0.7", "1.0", "1.0", "0.7", "1.0"]))
             .must().only("gossip.rule", WITH_OUTER),
         /// momentum of the outer step (β)
         outer_momentum: f64 = key(Kind::Real(Reals::below(0.0, 1.0)))
-            .by("gossip.rule", &each_rule(["0.8", "0.0", "0.0", "0.2", "0.0", "0.8", "0.0"]))
+            .by("gossip.rule", &each_rule(["0.8", "0.0", "0.2", "0.8", "0.0"]))
             .must().only("gossip.rule", WITH_OUTER),
         /// how partners are chosen
         schedule: dnode_gossip::Schedule =
             key(Kind::Choice(&["random", "exponential", "ring", "nearest"]))
-            .by(
-                "gossip.rule",
-                &each_rule([RANDOM, RANDOM, "\"exponential\"", RANDOM, RANDOM, RANDOM, RANDOM]),
-            )
-            .must().only("gossip.rule", WITH_PARTNERS),
-        /// peers that each fragment is pushed to in a round
-        fanout: usize = key(Kind::Integer(1, FANOUT_MAX))
-            .default("1").unit("peers").must().only("gossip.rule", &["epidemic"]),
+            .default("\"random\"").must().only("gossip.rule", WITH_PARTNERS),
         /// how numbers may be written on the way
         #[serde(with = "codec_names")]
         codecs: Vec<Codec> = key(Kind::Words(CODECS))
-            .by("gossip.rule", &each_rule([INT4, INT4, F32, "[\"sign\"]", "[\"bf16\"]", F32, F32])).must(),
+            .by("gossip.rule", &each_rule([INT4, INT4, "[\"sign\"]", F32, F32])).must(),
         /// whether what a codec loses of a contribution is added to the next one
         error_feedback: bool = key(Kind::Flag)
-            .by("gossip.rule", &each_rule([NO, NO, NO, "true", NO, NO, NO]))
+            .by("gossip.rule", &each_rule([NO, NO, "true", NO, NO]))
             .must(),
         /// whether the optimizer's first moments (momentum) are averaged together with the weights;
         /// twice the bytes
@@ -298,7 +287,7 @@ section! {
         fragments: usize = key(Kind::Integer(1, LIMITS.0)).default("4").must(),
         /// how far a clock may run ahead of the slowest
         progress_gap: u64 = key(Kind::Integer(1, 1000))
-            .unit("commits").by("gossip.rule", &each_rule(["4", "4", "4", "16", "4", "4", "4"]))
+            .unit("commits").by("gossip.rule", &each_rule(["4", "4", "16", "4", "4"]))
             .must(),
         /// how old a snapshot may be when it is applied
         snapshot_age: u64 = key(Kind::Integer(0, 1000)).default("1").unit("commits").must(),

@@ -117,15 +117,13 @@ const COMBINATIONS: &str = "\n## Averaging: what goes together\n\n\
     An unsound combination is refused at start with the reason and the nearest sound choice.\n\n\
     - An outer step (`outer_learning_rate`, `outer_momentum`) is taken by every rule but `pairwise` and `none`; by `all-reduce` only with several local steps per commit, which is DiLoCo.\n\
     - `error_feedback` is for `delta-set`, whose contributions are sent once; the residual of a pairwise difference belongs to a pair that may never meet again.\n\
-    - `codecs`: differences (`gossip-outer`, `pairwise`) may be written in any way, contributions (`delta-set`) in any way with error feedback and down to `int4` without it, whole weights (`epidemic`) down to `int8`, sums (`push-sum`, `all-reduce`) only as `f32`; `bf16` and `f16` are equally long, so only one of them.\n\
+    - `codecs`: differences (`gossip-outer`, `pairwise`) may be written in any way, contributions (`delta-set`) in any way with error feedback and down to `int4` without it, sums (`all-reduce`) only as `f32`; `bf16` and `f16` are equally long, so only one of them.\n\
     - `moments` is for `pairwise`, which exchanges the live weights; the trainer must share its optimizer's (`Trainer::share_moments`).\n\
     - `weight = \"samples\"` is for exchanges (`gossip-outer`, `pairwise`); the other rules fix their weights.\n\
     - `balance = \"batch\"` needs `weight = \"samples\"`, and a trainer that can take a part of its batch.\n\
     - `schedule`: the contributions of `delta-set` go to all, so it knows only `random` and `nearest`.\n\
-    - `fanout` is for `epidemic`.\n\
     - `balance`, `global_batch` and `staleness` do nothing in `all-reduce`, which waits for every peer in every step or commit, and in `none`; a `global_batch` is refused there, and without balancing.\n\
-    - `staleness = \"block\"` waits for as long as the laggard lives and takes no `gate_timeout`.\n\
-    - `staleness = \"down-weight\"` weighs nothing in `push-sum`: there a late sum is complete, and its mass says how much it counts.\n";
+    - `staleness = \"block\"` waits for as long as the laggard lives and takes no `gate_timeout`.\n";
 
 fn annotated(line: impl Fn(&Key) -> String) -> String {
     by_section(|text, key| {

@@ -68,7 +68,7 @@ fn model(model: &ModelConfig, data: DataKind) -> [Option<Broken>; 4] {
 /// Whoever lacks the weights that a run begins with needs others that hand out whole models.
 fn weights(config: &Config) -> Option<Broken> {
     let gives = match config.gossip.rule {
-        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::Epidemic => true,
+        Rule::GossipOuter | Rule::Pairwise => true,
         Rule::DeltaSet | Rule::AllReduce | Rule::None => false,
     };
     let why = if gives { "in a rack" } else { "under this rule" };

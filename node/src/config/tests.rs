@@ -134,7 +134,7 @@ fn faults_of_a_file_name_line_key_and_remedy() {
         ),
         (
             "[gossip]\nrule = \"gosip\"\n",
-            "gossip.rule = \"gosip\" in run.toml line 2 is not legal: must be \"gossip-outer\", \"pairwise\", \"push-sum\", \"delta-set\", \"epidemic\", \"all-reduce\" or \"none\"",
+            "gossip.rule = \"gosip\" in run.toml line 2 is not legal: must be \"gossip-outer\", \"pairwise\", \"delta-set\", \"all-reduce\" or \"none\"",
         ),
         (
             "[gossip]\ncodecs = [\"int4\", \"int3\"]\n",

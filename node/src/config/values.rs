@@ -12,12 +12,8 @@ pub enum Rule {
     GossipOuter,
     /// Pairwise averaging of the live weights.
     Pairwise,
-    /// Weights and masses pushed one way; the mean is kept by the masses.
-    PushSum,
     /// Every contribution reaches everybody; a replica is the sum of those it contains.
     DeltaSet,
-    /// Weights pushed one way, averaged with whatever arrives.
-    Epidemic,
     /// Synchronous ring all-reduce: of the gradients, or with several local steps per commit of
     /// their progress.
     AllReduce,

@@ -38,8 +38,6 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
     dnode_gossip::Config {
         mixing: match gossip.rule {
             Rule::GossipOuter | Rule::Pairwise | Rule::AllReduce | Rule::None => Mixing::Exchange,
-            Rule::PushSum => Mixing::Push { fanout: 1 },
-            Rule::Epidemic => Mixing::Push { fanout: gossip.fanout },
             Rule::DeltaSet => Mixing::Set,
         },
         schedule: gossip.schedule,
@@ -112,9 +110,7 @@ pub(crate) fn replica_config(gossip: &Gossip, fragments: Fragments) -> ReplicaCo
 /// Whether peers under the rule exchange fragments in rounds of their own.
 pub(crate) const fn exchanges(rule: Rule) -> bool {
     match rule {
-        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
-            true
-        }
+        Rule::GossipOuter | Rule::Pairwise | Rule::DeltaSet => true,
         Rule::AllReduce | Rule::None => false,
     }
 }
@@ -122,13 +118,11 @@ pub(crate) const fn exchanges(rule: Rule) -> bool {
 fn mixer(gossip: &Gossip) -> Mixer {
     match gossip.rule {
         Rule::GossipOuter | Rule::Pairwise => Mixer::Exchange,
-        Rule::PushSum => Mixer::PushSum,
         Rule::DeltaSet => {
             // A contribution is coded once for all peers, by the coarsest of the allowed codecs.
             let codec = gossip.codecs.last().copied().unwrap_or(Codec::F32);
             Mixer::DeltaSet { codec, feedback: gossip.error_feedback }
         }
-        Rule::Epidemic => Mixer::Epidemic,
         Rule::AllReduce | Rule::None => Mixer::None,
     }
 }
@@ -139,11 +133,9 @@ fn outer(gossip: &Gossip) -> Option<OuterStep> {
         learning_rate: gossip.outer_learning_rate as f32,
         momentum: gossip.outer_momentum as f32,
     };
-    let copies = (gossip.outer_learning_rate - 1.0).abs() == 0.0 && gossip.outer_momentum == 0.0;
     match gossip.rule {
         Rule::GossipOuter | Rule::DeltaSet => Some(step),
         Rule::AllReduce => (gossip.local_steps > 1).then_some(step),
-        Rule::PushSum | Rule::Epidemic => (!copies).then_some(step),
         Rule::Pairwise | Rule::None => None,
     }
 }

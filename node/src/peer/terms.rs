@@ -59,9 +59,7 @@ const fn commits(gossip: &config::Gossip) -> Commits {
     match gossip.rule {
         Rule::AllReduce if gossip.local_steps > 1 => Commits::Together,
         Rule::AllReduce | Rule::None => Commits::Never,
-        Rule::GossipOuter | Rule::Pairwise | Rule::PushSum | Rule::DeltaSet | Rule::Epidemic => {
-            Commits::Alone
-        }
+        Rule::GossipOuter | Rule::Pairwise | Rule::DeltaSet => Commits::Alone,
     }
 }
 
@@ -69,12 +67,7 @@ const fn commits(gossip: &config::Gossip) -> Commits {
 pub(super) fn terms(config: &Config, incarnation: u64) -> Terms {
     let world = match config.gossip.rule {
         Rule::AllReduce => config.gossip.world,
-        Rule::GossipOuter
-        | Rule::Pairwise
-        | Rule::PushSum
-        | Rule::DeltaSet
-        | Rule::Epidemic
-        | Rule::None => 0,
+        Rule::GossipOuter | Rule::Pairwise | Rule::DeltaSet | Rule::None => 0,
     };
     Terms {
         require_peers: config.network.require_peers.max(world.saturating_sub(1)),

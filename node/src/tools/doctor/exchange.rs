@@ -123,8 +123,6 @@ impl Load {
                 let parts = if gossip.moments { 2.0 } else { 1.0 };
                 parts * rounds * f64::midpoint(size(codec.of_offer()), size(codec))
             }
-            Rule::PushSum => rounds * size(Codec::Running32),
-            Rule::Epidemic => rounds * gossip.fanout as f64 * size(codec),
             Rule::DeltaSet => others * size(codec),
             Rule::AllReduce => {
                 let peers = gossip.world.max(2) as f64;
@@ -252,10 +250,6 @@ mod tests {
         };
         check(4.0, &|_| ());
         check(8.0, &|config| config.gossip.mix_every = Some(5));
-        check(12.0, &|config| {
-            config.gossip.rule = Rule::Epidemic;
-            config.gossip.fanout = 3;
-        });
         check(6.0, &|config| {
             config.gossip.rule = Rule::AllReduce;
             config.gossip.world = 4;
