@@ -22,12 +22,6 @@ pub enum Mixing {
     /// 1710.06952, atomic and without roles): rules `gossip-outer` and `pairwise`.
     #[default]
     Exchange,
-    /// Numbers go one way, to `fanout` peers a round: rules `epidemic` (EL-Local, de Vos et al. 2023,
-    /// arXiv 2310.01972) and `push-sum` (SGP, Assran et al. 2019, arXiv 1811.10792).
-    Push {
-        /// Peers that each fragment is sent to in a round.
-        fanout: usize,
-    },
     /// Every contribution reaches everybody, and a replica is the sum of those it contains: rule
     /// `delta-set`.
     Set,
@@ -217,7 +211,7 @@ impl Config {
             return Err(ConfigError { key, value: "0s".to_owned(), range });
         }
         if self.rack != 0 && self.mixing != Mixing::Exchange {
-            let (key, range) = ("rack", "0 where numbers are not exchanged both ways");
+            let (key, range) = ("rack", "0 in runs of contributions");
             return Err(ConfigError { key, value: self.rack.to_string(), range });
         }
         let by_samples = self.mixing == Mixing::Exchange && self.weighting == Weighting::Samples;
@@ -240,14 +234,6 @@ impl Config {
         if moments { of_moments(codec) } else { codec }
     }
 
-    /// Partners of a fragment in one round.
-    pub(crate) const fn fanout(&self) -> usize {
-        match self.mixing {
-            Mixing::Push { fanout } => fanout,
-            Mixing::Exchange | Mixing::Set => 1,
-        }
-    }
-
     /// Bound B3 in commits where so many peers are known: as configured, or `4·⌈log₂ n⌉ + 4`.
     pub(crate) fn information_age_bound(&self, peers: usize) -> u64 {
         let peers = peers as u64;
@@ -267,7 +253,6 @@ impl Config {
             ("newcomers_max", self.newcomers_max as u64, 1..=64, "1 to 64 peers"),
             ("snapshots_max", self.snapshots_max as u64, 1..=64, "1 to 64 snapshots"),
             ("pulls_open_max", self.pulls_open_max as u64, 1..=64, "1 to 64 snapshots"),
-            ("fanout", self.fanout() as u64, 1..=64, "1 to 64 peers"),
             ("local_steps", self.pace.local_steps, 1..=1_000_000, "1 to 1000000 steps"),
         ];
         for (key, value, legal, range) in counts {

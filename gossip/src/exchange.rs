@@ -129,7 +129,7 @@ impl Exchange {
         }
     }
 
-    /// The partner has applied its half.
+    /// The initiator has applied its half.
     pub(crate) fn on_ack(
         &mut self,
         context: &mut Context,
@@ -137,12 +137,8 @@ impl Exchange {
         from: PeerId,
         exchange: ExchangeId,
     ) {
-        if exchange.initiator == context.me {
-            self.initiator.on_delivered(context, near, from, exchange);
-        } else {
-            let parallel = self.initiator.limit(context);
-            self.responder.on_ack(context, near, (from, exchange), parallel);
-        }
+        let parallel = self.initiator.limit(context);
+        self.responder.on_ack(context, near, (from, exchange), parallel);
     }
 
     /// Says what has come of an exchange that the trainer has refused to mix.

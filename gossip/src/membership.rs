@@ -14,7 +14,7 @@ mod view;
 
 use std::time::Duration;
 
-use dnode_protocol::{Clock, Heartbeat, Message, Origin, PeerId, Phase, Stripe, Time};
+use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Phase, Stripe, Time};
 
 use crate::context::{Context, Look, Step};
 use crate::{Event, Mixing, Offence, Output, Trust};
@@ -86,11 +86,6 @@ impl Membership {
     /// Which start of the neighbour is here; 0 when it is none.
     fn incarnation(&self, peer: &PeerId) -> u64 {
         self.members.get(peer).map_or(0, |member| member.incarnation)
-    }
-
-    /// The neighbour `peer` as the origin of what it gives or is given.
-    pub(crate) fn origin(&self, peer: PeerId) -> Origin {
-        Origin { peer, incarnation: self.incarnation(&peer) }
     }
 
     /// The largest clock heard of `peer`, the own one for this peer; nothing can contain more of it.

@@ -74,15 +74,6 @@ pub enum Output {
         /// The own clock when the numbers were read.
         clock: Clock,
     },
-    /// A neighbour has what was pushed to it under the exchange.
-    Delivered {
-        /// The exchange.
-        exchange: ExchangeId,
-        /// The fragment.
-        fragment: FragmentId,
-        /// The neighbour.
-        to: Origin,
-    },
     /// The contributions of the commit that was just reported are this number of `origin` (this
     /// peer): keep them, one for each fragment.
     Publish {

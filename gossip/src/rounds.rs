@@ -6,16 +6,16 @@ mod partner;
 mod schedule;
 mod step_schedule;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dnode_protocol::{FragmentId, Information, PeerId, Phase, Time};
+use dnode_protocol::{FragmentId, PeerId, Phase, Time};
 use rand::RngExt;
 use rand::seq::SliceRandom;
 
 use crate::context::{Context, ExchangeStep, Step};
 use crate::membership::{Links, Member};
-use crate::{Failure, Mixing, Output};
+use crate::{Failure, Output};
 pub(crate) use entry::{EndedProposal, RoundFragment};
 use interval::RoundInterval;
 pub use interval::{Budget, Interval, first_interval};
@@ -33,9 +33,6 @@ pub(crate) struct Rounds {
     /// Fragments that had an exchange by a neighbour's proposal since the last round began, beside the
     /// own one: they have had that of the next round.
     answered: BTreeMap<FragmentId, PeerId>,
-    /// Fragments of each neighbour whose news of this peer are old, as it said in a proposal; one bit
-    /// for each fragment and neighbour, so bounded by their numbers.
-    asked: BTreeMap<PeerId, BTreeSet<FragmentId>>,
     /// With whom each fragment was exchanged last, where the interval follows the link.
     last: BTreeMap<FragmentId, PeerId>,
     interval: RoundInterval,
@@ -92,15 +89,13 @@ impl Rounds {
     pub(crate) fn begin(&mut self, context: &mut Context, candidates: &Candidates<'_>) {
         self.interval.on_round(context);
         let answered = std::mem::take(&mut self.answered);
-        let pushes = context.config.mixing != Mixing::Exchange;
-        let left = context.config.fanout();
         let mut fragments: Vec<FragmentId> = context
             .all_fragments()
             .filter(|fragment| context.owns(*fragment))
             .filter(|fragment| {
                 let had = answered.get(fragment);
                 let had = had.is_some_and(|peer| self.is_own_partner(context, candidates, peer));
-                pushes || !had || needs_news(context, candidates, *fragment)
+                !had || needs_news(context, candidates, *fragment)
             })
             .collect();
         fragments.shuffle(&mut context.rng);
@@ -110,7 +105,7 @@ impl Rounds {
             let before = before.iter().find(|entry| entry.fragment == fragment);
             let (wait_until, waited) =
                 before.map_or((None, false), |entry| (entry.wait_until, entry.waited));
-            RoundFragment { wait_until, waited, ..RoundFragment::new(fragment, left) }
+            RoundFragment { wait_until, waited, ..RoundFragment::new(fragment, 1) }
         };
         self.waiting = fragments.into_iter().map(entry).collect();
         self.in_round = true;
@@ -175,7 +170,7 @@ impl Rounds {
         let next = self.waiting.iter().position(|entry| entry.fragment == ended.fragment);
         let mut entry = next.map_or(ended, |index| self.waiting.remove(index));
         entry.proposals += 1;
-        let most = context.config.redraws_max + entry.left;
+        let most = context.config.redraws_max + entry.partners;
         if entry.proposals < most && !context.progress.is_leaving() {
             let waits = candidates.has_no_substitute(context, self, &partner, &entry);
             if failure == Failure::Busy && waits {
@@ -187,21 +182,6 @@ impl Rounds {
             self.waiting.push(entry);
         }
         context.then(Step::Exchange(ExchangeStep::Propose));
-    }
-
-    /// A push has reached `partner`: the fragment may have to reach more.
-    pub(crate) fn on_delivered(
-        &mut self,
-        context: &Context,
-        mut entry: RoundFragment,
-        partner: PeerId,
-    ) {
-        if entry.left > 1 && !context.progress.is_leaving() {
-            entry.tried.push(partner);
-            entry.proposals += 1;
-            entry.left -= 1;
-            self.waiting.push(entry);
-        }
     }
 
     /// The own proposal of a fragment gives way to its partner's: the fragment waits for how that ends.
@@ -244,57 +224,20 @@ impl Rounds {
         !self.in_round && self.waiting.is_empty()
     }
 
-    /// Where numbers go one way, a peer that lacks news can only ask: its proposal says how old the
-    /// news of this peer are in its fragment.
-    pub(crate) fn on_information(
-        &mut self,
-        context: &Context,
-        (from, fragment): (PeerId, FragmentId),
-        theirs: &Information,
-        bound: u64,
-    ) {
-        let at = theirs.entries.binary_search_by_key(&context.me, |(peer, _)| *peer);
-        let Ok(index) = at else {
-            return;
-        };
-        let age = context.progress.clock().ahead_of(theirs.entries[index].1);
-        if 2 * age > bound {
-            self.asked.entry(from).or_default().insert(fragment);
-        } else {
-            self.told(&from, fragment);
-        }
-    }
-
-    /// `peer` has this peer's news in `fragment`.
-    pub(crate) fn told(&mut self, peer: &PeerId, fragment: FragmentId) {
-        if let Some(asked) = self.asked.get_mut(peer) {
-            asked.remove(&fragment);
-        }
-    }
-
-    /// Whether `peer` has asked for this peer's news in `fragment`.
-    pub(crate) fn asks(&self, peer: &PeerId, fragment: FragmentId) -> bool {
-        self.asked.get(peer).is_some_and(|asked| asked.contains(&fragment))
-    }
-
     /// A neighbour is gone.
     pub(crate) fn forget(&mut self, peer: &PeerId) {
-        self.asked.remove(peer);
         self.last.retain(|_, last| last != peer);
     }
 
     /// A trainer that is held begins no rounds. Under the policies that wait it still proposes the
-    /// fragments that lack news to those whose news they are, which asks for them where numbers go one
-    /// way, and pushes fragments to all that have asked for them: else peers that wait for each
-    /// other's news would wait for ever.
+    /// fragments that lack news to those whose news they are: else peers that wait for each other's
+    /// news would wait for ever.
     pub(crate) fn seek_news(&mut self, context: &mut Context, candidates: &Candidates<'_>) {
         let bound = candidates.membership.information_age_bound(context);
-        let pushes = context.config.mixing != Mixing::Exchange;
         let entry = |fragment: FragmentId| {
             let concerned = |(peer, member): &(&PeerId, &Member)| {
                 let age = candidates.age(context, fragment, peer);
-                let asks = pushes && self.asks(peer, fragment);
-                member.counts() && (asks || age.is_some_and(|age| age > bound))
+                member.counts() && age.is_some_and(|age| age > bound)
             };
             let partners = candidates.membership.members().iter().filter(concerned).count();
             (partners > 0).then(|| RoundFragment::new(fragment, partners))

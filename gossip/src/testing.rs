@@ -20,7 +20,7 @@ use crate::{
     Config, ContributionId, Event, Gossip, Input, Load, Output, Reading, RefusedMix, Role, Work,
 };
 pub use pair::Pair;
-pub use toy::{Account, Bytes, MixTerms, Replica, Toy, ToyRule, numbers};
+pub use toy::{Bytes, MixTerms, Replica, Toy, ToyRule, numbers};
 
 /// What a host wants done outside itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,11 +165,6 @@ impl Host {
             Output::Drop { contribution } => {
                 self.contributions.remove(&contribution);
             }
-            Output::Delivered { exchange, fragment, to } => {
-                if let Some(push) = self.kept.get(&exchange) {
-                    self.replica.delivered(fragment, to, push);
-                }
-            }
             Output::Pace(load) => self.load = load,
             Output::RoundEvery(steps) => self.round_every = Some(steps),
             Output::Peers(peers) => self.peers = peers,
@@ -274,9 +269,7 @@ impl Host {
                 self.kept.insert(exchange, bytes);
                 match what {
                     Reading::Snapshot => Input::SnapshotRead { exchange, clock, hash },
-                    Reading::Offer(_) | Reading::Push { .. } => {
-                        Input::FragmentRead { exchange, clock }
-                    }
+                    Reading::Offer(_) => Input::FragmentRead { exchange, clock },
                 }
             }
             Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance } => {
@@ -293,12 +286,6 @@ impl Host {
                     }
                 };
                 self.mixed(exchange, mixed)
-            }
-            Work::Absorb { exchange, fragment, from, weight, tolerance } => {
-                let kept = self.kept.get(&exchange).cloned().unwrap_or_default();
-                let terms = MixTerms { weight, tolerance };
-                let absorbed = self.replica.absorb(fragment, terms, from, &kept);
-                self.mixed(exchange, absorbed)
             }
             Work::Include { exchange, contribution } => {
                 let own = || self.contributions.get(&contribution).cloned();

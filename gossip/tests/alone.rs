@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, snapshot, terms};
-use dnode_gossip::{Config, Event, Input, Mixing, Policy, Schedule, Start};
+use dnode_gossip::{Config, Event, Input, Mixing, Policy, Start};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{
     Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId,
@@ -156,43 +156,12 @@ fn the_own_contributions_are_added_again_to_a_replica_that_lacks_them() {
 }
 
 #[test]
-fn a_push_goes_to_the_neighbour_that_has_asked_for_news() {
-    for schedule in [Schedule::Ring, Schedule::Exponential, Schedule::Random] {
-        let config = Config { mixing: Mixing::Push { fanout: 1 }, schedule, ..Config::default() };
-        for asks in 1..=4 {
-            let mut host = host(ToyRule::Epidemic, config.clone(), 4);
-            for clock in 1..=12 {
-                for other in 1..=4 {
-                    host.handle(received(other, heartbeat(clock)), Time::ZERO);
-                }
-                assert!(host.commit(0.0, Time::ZERO));
-            }
-            let exchange = ExchangeId { initiator: peer(asks), incarnation: 1, sequence: 0 };
-            let information = Information { entries: vec![(peer(0), Clock(1))] };
-            let terms = terms(Clock(12), information);
-            let message = Message::Propose { exchange, fragment: FRAGMENT, terms };
-            host.handle(received(asks, message), Time::ZERO);
-            host.take_effects();
-            host.handle(Input::RoundDue, Time::ZERO);
-            assert_eq!(proposed_to(&mut host), [peer(asks)], "{schedule:?}");
-        }
-    }
-}
-
-#[test]
 fn peers_that_wait_for_each_others_news_get_them_without_a_round() {
-    let mixings = [
-        (ToyRule::Exchange, Mixing::Exchange),
-        (ToyRule::Epidemic, Mixing::Push { fanout: 1 }),
-        (ToyRule::PushSum, Mixing::Push { fanout: 1 }),
-    ];
-    for ((rule, mixing), policy) in
-        mixings.into_iter().flat_map(|m| [Policy::Block, Policy::DownWeight].map(|p| (m, p)))
-    {
+    for policy in [Policy::Block, Policy::DownWeight] {
         let gate_timeout = Some(3600 * SECOND);
-        let mut config = Config { mixing, policy, gate_timeout, ..Config::default() };
+        let mut config = Config { policy, gate_timeout, ..Config::default() };
         config.bounds.information_age = Some(1);
-        let mut pair = Pair::with(rule, &config, 2);
+        let mut pair = Pair::new(&config, 2);
         pair.run_until(SECOND, |_| false);
         let target = Clock(12);
         for _ in 0..60 {
@@ -205,7 +174,7 @@ fn peers_that_wait_for_each_others_news_get_them_without_a_round() {
             pair.run_until(SECOND, |_| false);
         }
         let clocks = [0, 1].map(|index: usize| pair.hosts[index].clock);
-        assert_eq!(clocks, [target; 2], "{rule:?} {policy:?}");
+        assert_eq!(clocks, [target; 2], "{policy:?}");
     }
 }
 
@@ -402,10 +371,9 @@ fn a_busy_neighbour_is_asked_again_where_there_is_no_other_and_left_alone_where_
 }
 
 #[test]
-fn who_was_replaced_pushes_at_once_and_so_returns_the_mass_that_it_was_given() {
-    let mixing = Mixing::Push { fanout: 1 };
-    let config = Config { mixing, policy: Policy::Drop, ..Config::default() };
-    let mut host = host(ToyRule::PushSum, config, 1);
+fn who_was_replaced_exchanges_at_once() {
+    let config = Config { policy: Policy::Drop, ..Config::default() };
+    let mut host = host(ToyRule::Exchange, config, 1);
     host.handle(received(1, heartbeat(1)), Time::ZERO);
     host.handle(received(1, heartbeat(40)), Time::ZERO);
     let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };

@@ -1,4 +1,4 @@
-//! Several cores in one room: pushes, contributions, policies and pace.
+//! Several cores in one room: contributions, policies and pace.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
@@ -14,46 +14,10 @@ use dnode_gossip::{
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, FragmentId, Message};
 
-use room::{DELAY, Room, SECOND, index, push};
+use room::{DELAY, Room, SECOND, index};
 
 fn set() -> Config {
     Config { mixing: Mixing::Set, ..Config::default() }
-}
-
-#[test]
-fn push_sum_loses_no_mass_to_lost_offers_and_acknowledgements() {
-    let mut room = Room::new(ToyRule::PushSum, &push(1), 6, 1);
-    // Every fifth thing that is sent is lost, for some rounds.
-    room.lose = |count, effect| {
-        let quiet = matches!(effect, Effect::Message { message: Message::Heartbeat(_), .. });
-        !quiet && count.is_multiple_of(5)
-    };
-    for _ in 0..30 {
-        room.round();
-        room.run_for(10 * SECOND);
-    }
-    room.lose = |_, _| false;
-    for _ in 0..60 {
-        room.round();
-        room.run_for(10 * SECOND);
-    }
-    assert!(room.spread() < 1e-6, "spread {}", room.spread());
-    assert!((room.value(3) - 2.5).abs() < 1e-6, "the mean is kept: {}", room.value(3));
-}
-
-#[test]
-fn an_epidemic_push_reaches_as_many_peers_as_the_fanout_says_and_agrees() {
-    let mut room = Room::new(ToyRule::Epidemic, &push(3), 8, 1);
-    room.events.clear();
-    room.round();
-    let applied = room.events.iter().filter(|(_, e)| matches!(e, Event::Applied { .. })).count();
-    assert_eq!(applied, 8 * 3);
-    for _ in 0..20 {
-        room.round();
-    }
-    assert!(room.spread() < 1e-6, "spread {}", room.spread());
-    // The mean is not kept, but nobody leaves the range of the beginning.
-    assert!((0.0..=7.0).contains(&room.value(0)));
 }
 
 #[test]

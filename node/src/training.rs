@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use dnode_collective::{Collective, Place};
 use dnode_gossip::{Evidence, Input, Load, Role, Work};
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Origin, Versions};
+use dnode_protocol::{Clock, ExchangeId, Versions};
 use dnode_trainer::checkpoint::Saved;
 use dnode_trainer::{
     Encoded, Evaluation, MixReport, Replica, SKETCH_LEN, SharedReplica, TailAverage, TrainError,
@@ -51,8 +51,6 @@ const RING_FRAMES_MAX: usize = 1024;
 pub(crate) enum Command {
     /// A piece of the core's work, with the tensor that belongs to it; a read and a recall need none.
     Work(Work, Option<Encoded>),
-    /// A neighbour has received what was pushed to it.
-    Delivered { fragment: FragmentId, to: Origin, push: Encoded },
     /// What the thread may do has changed: it is to read the mailbox.
     Permission,
     /// All exchanges of the round have ended.
@@ -406,7 +404,7 @@ const fn reads(work: &Work) -> bool {
     match work {
         // The initiator's half moves weights that were read for its offer.
         Work::Mix { role, .. } => matches!(role, Role::Responder),
-        Work::Read { .. } | Work::Absorb { .. } | Work::Include { .. } => true,
+        Work::Read { .. } | Work::Include { .. } => true,
         Work::Undo { .. } | Work::Adopt { .. } | Work::Recall { .. } => false,
     }
 }

@@ -17,8 +17,7 @@ mod tensor;
 
 pub use codec::{
     BLOCK_ELEMENTS, Codec, INT2_BLOCK_ELEMENTS, MODULAR_BLOCK_ELEMENTS, ParseCodecError,
-    RUNNING_WEIGHT_ELEMENTS, SIGN_BLOCK_ELEMENTS, TOP_K_CHUNK_ELEMENTS, TOP_K_ENTRY_BITS,
-    TOP_K_ONE_IN, top_k_entries,
+    SIGN_BLOCK_ELEMENTS, TOP_K_CHUNK_ELEMENTS, TOP_K_ENTRY_BITS, TOP_K_ONE_IN, top_k_entries,
 };
 pub use control::{
     CONTROL_HEADER_BYTES, ControlHeader, DECODED_BYTES_MAX, control_bytes, decode_control,

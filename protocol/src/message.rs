@@ -155,8 +155,7 @@ pub enum Message {
         /// The sender's clock.
         clock: Clock,
     },
-    /// The end that is the last to apply has applied: the initiator where numbers go both ways, the
-    /// responder where they are pushed.
+    /// The initiator, which is the last to apply, has applied.
     Ack {
         /// The exchange.
         exchange: ExchangeId,

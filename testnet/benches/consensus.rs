@@ -116,11 +116,11 @@ fn ring(peers: usize) -> Line {
     }
     let rounds = 40_u64;
     for round in 0..rounds {
-        mix(&mut values, |rank| Schedule::Ring.partner(true, rank, peers as u64, round));
+        mix(&mut values, |rank| Schedule::Ring.partner(rank, peers as u64, round));
     }
     let first = distance(&values);
     for round in rounds..2 * rounds {
-        mix(&mut values, |rank| Schedule::Ring.partner(true, rank, peers as u64, round));
+        mix(&mut values, |rank| Schedule::Ring.partner(rank, peers as u64, round));
     }
     let measured = (distance(&values) / first).powf(1.0 / rounds as f64);
     let theory = (std::f64::consts::TAU / n).cos().powi(2);
@@ -133,7 +133,7 @@ fn exponential(peers: usize) -> Line {
     let mut values = random_values(peers, &mut rng);
     let first = distance(&values);
     for round in 0..u64::from(peers.ilog2()) {
-        mix(&mut values, |rank| Schedule::Exponential.partner(true, rank, peers as u64, round));
+        mix(&mut values, |rank| Schedule::Exponential.partner(rank, peers as u64, round));
     }
     let left = distance(&values) / first;
     let measured = if left < ZERO { 0.0 } else { left };

@@ -185,11 +185,7 @@ pub enum Kind {
     /// The product's rule of this name.
     Pairwise,
     /// The product's rule of this name.
-    PushSum,
-    /// The product's rule of this name.
     DeltaSet,
-    /// The product's rule of this name.
-    Epidemic,
     /// Asynchronous SGD through one process that holds the parameters.
     ParameterServer,
     /// PyTorch `DistributedDataParallel`, where it is installed.
@@ -244,9 +240,7 @@ impl Kind {
             Self::Sync | Self::LocalSgd | Self::Diloco => ALL_REDUCE,
             Self::GossipOuter | Self::DnodePython => "gossip-outer",
             Self::Pairwise => "pairwise",
-            Self::PushSum => "push-sum",
             Self::DeltaSet => "delta-set",
-            Self::Epidemic => "epidemic",
             Self::Single | Self::ParameterServer | Self::Ddp | Self::Hivemind => NO_GOSSIP,
         }
     }

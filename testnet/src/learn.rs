@@ -32,10 +32,8 @@ pub fn run(
 ) -> Result<Outcome, LearnError> {
     match variant.rule {
         MixingName::AllReduce => sync::run(case, variant, seed),
-        MixingName::GossipOuter
-        | MixingName::Pairwise
-        | MixingName::PushSum
-        | MixingName::DeltaSet
-        | MixingName::Epidemic => gossip::run(case, variant, seed),
+        MixingName::GossipOuter | MixingName::Pairwise | MixingName::DeltaSet => {
+            gossip::run(case, variant, seed)
+        }
     }
 }

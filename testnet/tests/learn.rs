@@ -31,9 +31,7 @@ fn outcome(case: &SimulatedCase, variant: &str, seed: u64) -> Outcome {
 fn the_same_seed_gives_the_same_outcome_and_another_does_not() {
     let mut case = case(TINY);
     case.steps = 60;
-    let variants =
-        ["diloco", "gossip-outer-int4", "delta-set-int2", "push-sum", "pairwise-moments-int4"];
-    for variant in variants {
+    for variant in ["diloco", "gossip-outer-int4", "delta-set-int2", "pairwise-moments-int4"] {
         let first = outcome(&case, variant, 7);
         assert_eq!(first, outcome(&case, variant, 7), "{variant}");
         assert_ne!(first.last, outcome(&case, variant, 8).last, "{variant}");
@@ -157,7 +155,7 @@ const HARD: &str = r#"
 fn models_are_trained_under_the_speeds_lines_and_faults_of_a_scenario() {
     let scenario = Scenario::parse(HARD).unwrap();
     let case = case(TINY).under(scenario).unwrap();
-    for variant in ["gossip-outer-int4", "delta-set-int2", "push-sum", "pairwise-moments-int4"] {
+    for variant in ["gossip-outer-int4", "delta-set-int2", "pairwise-moments-int4"] {
         let outcome = outcome(&case, variant, 1);
         assert_eq!(outcome, self::outcome(&case, variant, 1), "{variant}: the same again");
         // One died for good; who came back has pulled the model and trained on.
@@ -182,8 +180,8 @@ fn what_is_wrong_in_a_file_is_named() {
         ("peers = [8]", "peers = [1]", "peers must be 2 to 64"),
         ("[\"int4\"]", "[\"int3\"]", "one of f32, bf16"),
         ("kind=adamw", "lr=1.0", "lr"),
-        ("kind = \"push-sum\"", "kind = \"pushsum\"", "pushsum"),
-        ("kind = \"push-sum\"", "kind = \"hivemind\"", "one of sync to epidemic"),
+        ("kind = \"pairwise\"", "kind = \"pair-wise\"", "pair-wise"),
+        ("kind = \"pairwise\"", "kind = \"hivemind\"", "one of sync to delta-set"),
         ("name = \"undisturbed\"", "name = \"racks\"\nracks = 2\nlink = {}", "condition.racks"),
     ] {
         let error = read(&TINY.replace(from, to)).unwrap_err().to_string();

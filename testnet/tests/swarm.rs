@@ -67,8 +67,7 @@ fn peers_that_work_by_their_speed_break_no_invariant() {
 }
 
 /// Schedules that broke an invariant once, or took minutes, beyond those above (docs/measurements.md, random schedules).
-const BROKEN_ONCE: [u64; 9] =
-    [61_510, 63_779, 81_300, 94_041, 96_210, 99_003, 99_704, 213_171, 221_794];
+const BROKEN_ONCE: [u64; 7] = [61_510, 81_300, 94_041, 96_210, 99_003, 99_704, 221_794];
 
 #[test]
 fn schedules_that_broke_an_invariant_once_do_so_no_more() {
@@ -108,16 +107,12 @@ fn every_scenario_file_breaks_no_invariant() {
 }
 
 #[test]
-fn ten_thousand_exchanges_under_every_fault_keep_the_mean_and_the_mass() {
-    let all_faults = Scenario::parse(include_str!("../scenarios/all-faults.toml")).unwrap();
-    for (kind, what) in [(MixingRule::Exchange, "mean"), (MixingRule::PushSum, "mass")] {
-        let rule = RuleSettings { kind, ..RuleSettings::default() };
-        let scenario = Scenario { rule, ..all_faults.clone() };
-        let kept = run(&scenario, 1, Trace::off(), None).unwrap().kept.unwrap();
-        assert!(kept.what == what && kept.exchanges > 10_000, "{kept}");
-        // Replicas are f64 here; what f32 leaves is measured by the bench `mean`.
-        assert!(kept.worst > 0.0 && kept.worst < 1e-12, "{kept}");
-    }
+fn ten_thousand_exchanges_under_every_fault_keep_the_mean() {
+    let scenario = Scenario::parse(include_str!("../scenarios/all-faults.toml")).unwrap();
+    let kept = run(&scenario, 1, Trace::off(), None).unwrap().kept.unwrap();
+    assert!(kept.what == "mean" && kept.exchanges > 10_000, "{kept}");
+    // Replicas are f64 here; what f32 leaves is measured by the bench `mean`.
+    assert!(kept.worst > 0.0 && kept.worst < 1e-12, "{kept}");
 }
 
 #[test]
@@ -159,8 +154,6 @@ fn every_planted_defect_is_found_by_the_invariant_that_names_it() {
         (Defect::FreshensOffers, "snapshot age"),
         (Defect::HidesLag, "lag"),
         (Defect::HidesLag, "progress gap"),
-        (Defect::Overshoots, "convex"),
-        (Defect::Overshoots, "mass"),
         (Defect::DeafToDeadlines, "gate"),
         (Defect::DeafToDeadlines, "liveness"),
         (Defect::RepeatsWork, "atomic"),

@@ -55,10 +55,8 @@ const MOMENTUM: &str = "outer_momentum";
 /// First moments of the optimizer as they are exchanged: with what they have yet to move by. What the
 /// trainer keeps of them may lack that.
 const MOMENTS: &str = "exchanged.moments";
-/// Numerators of push-sum, or accumulators of delta-set.
+/// Accumulators of delta-set.
 const ACCUMULATORS: &str = "fixed.accumulators";
-/// Weights of push-sum, empty for delta-set.
-const MASSES: &str = "fixed.masses";
 /// Error memory of delta-set, empty without.
 const RESIDUAL: &str = "fixed.residual";
 /// Authors of the contributions that delta-set's accumulators contain, and up to which number.
@@ -408,12 +406,9 @@ fn state_tensors<'a>(
         });
         tensors.push(Tensor::flat(MOMENTUM.to_owned(), momentum));
     }
-    if let Some((accumulators, masses, residual)) = replica.fixed() {
+    if let Some((accumulators, residual)) = replica.fixed() {
         tensors.push(Tensor::signed(ACCUMULATORS, accumulators));
-        tensors.push(Tensor::unsigned(MASSES, masses));
         tensors.push(Tensor::flat(RESIDUAL.to_owned(), residual));
-    }
-    if replica.is_sum() {
         tensors.push(Tensor::unsigned(AUTHORS, &contents.authors));
         tensors.push(Tensor::unsigned(NUMBERS, &contents.numbers));
     }

@@ -30,7 +30,7 @@ use bytes::{Bytes, BytesMut};
 use dnode_protocol::frame::{Codec, INT2_BLOCK_ELEMENTS, SpareBuffers, TOP_K_CHUNK_ELEMENTS};
 use dnode_protocol::limits::FRAME_ELEMENTS;
 
-pub use integer::{decode_i64, decode_running, encode_i64, encode_running};
+pub use integer::{decode_i64, encode_i64};
 pub use modular::{decode_modular, encode_modular};
 pub(crate) use modular::{decode_modular_slice, encode_modular_slice};
 
@@ -62,7 +62,7 @@ pub(crate) const CODED_FINITE_MAX: f64 = 32_768.0;
 pub struct Encoded {
     /// How the elements are written.
     pub codec: Codec,
-    /// Elements of the tensor: those of the fragment, and the weight of [`Codec::Running32`].
+    /// Elements of the tensor: those of the fragment.
     pub elements: usize,
     /// The payloads of its frames, in order: `codec.payload_bytes(elements)` bytes.
     pub bytes: Bytes,
@@ -128,7 +128,7 @@ pub(crate) fn encode_slice(codec: Codec, values: &[f32], bytes: &mut [u8]) {
         Codec::Int2 => int2::encode(values, bytes),
         Codec::Sign => sign::encode(values, bytes),
         Codec::TopK => top_k::encode(values, bytes),
-        Codec::Modular | Codec::Modular4 | Codec::Running32 | Codec::Fixed64 => {
+        Codec::Modular | Codec::Modular4 | Codec::Fixed64 => {
             panic!("{codec} has an encoder of its own")
         }
     }
@@ -214,7 +214,7 @@ pub(crate) fn decode_slice(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Resul
         Codec::Int2 => int2::decode(bytes, out),
         Codec::Sign => sign::decode(bytes, out),
         Codec::TopK => return top_k::decode(bytes, out),
-        Codec::Modular | Codec::Modular4 | Codec::Running32 | Codec::Fixed64 => {
+        Codec::Modular | Codec::Modular4 | Codec::Fixed64 => {
             return Err(CodecError::Codec(codec));
         }
     }

@@ -79,7 +79,7 @@ pub use local::{LocalConfig, LocalTrainer};
 pub use lora::BaseError;
 pub use memory::{Memory, free_memory};
 pub use mix::{MixError, MixReport, MixTerms, NORM_FACTOR_MAX, NORM_SLACK_RMS, Tolerance};
-pub use mixer::{EDGES_MAX, FORGOTTEN_MAX, Mixer, PUSHES_UNACKNOWLEDGED_MAX, Reading};
+pub use mixer::{Mixer, Reading};
 pub use optimizer::Optimizer;
 pub use outer::OuterStep;
 pub use replica::{

@@ -33,8 +33,6 @@ pub struct MixReport {
     pub blocks: usize,
     /// Those of them that could not be unwrapped, and so were not mixed.
     pub blocks_failed: usize,
-    /// Push-sum: what to acknowledge to the pusher, see [`crate::Replica::acknowledged`].
-    pub received: u64,
 }
 
 /// How far another replica may be from the own one on a slice: who decides that knows more of both.
@@ -63,13 +61,6 @@ pub(crate) struct OwnSlice {
     pub(crate) moved: Option<f64>,
     /// Its elements.
     pub(crate) len: usize,
-}
-
-impl OwnSlice {
-    /// One of which no moves are known.
-    pub(crate) const fn of(norm: f64, len: usize) -> Self {
-        Self { norm, moved: None, len }
-    }
 }
 
 impl Tolerance {
@@ -113,7 +104,7 @@ impl Tolerance {
 /// On what terms a peer's numbers are mixed in.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MixTerms {
-    /// Share of the peer's numbers in the result, unitless, in `[0, 1]`; push-sum ignores it.
+    /// Share of the peer's numbers in the result, unitless, in `[0, 1]`.
     pub weight: f32,
     /// How far they may be from the own ones; what is further away is [`MixError::Unlike`].
     pub tolerance: Tolerance,
@@ -145,12 +136,6 @@ pub enum MixError {
     /// The peer's bytes are not what their code allows.
     #[error("mix: {0}")]
     Decode(#[from] CodecError),
-    /// Push-sum: the peer's earlier life, or one push edge more than [`crate::EDGES_MAX`].
-    #[error("take in a push: {0}")]
-    Edge(&'static str),
-    /// Push-sum: an implausible weight or numerator.
-    #[error("take in a push: the peer's mass is out of bounds ({0})")]
-    Mass(&'static str),
     /// The caller's or the peer's slice has the wrong length.
     #[error("mix {expected} parameters: got {found}")]
     Length {
@@ -215,15 +200,12 @@ impl MixError {
     #[must_use]
     pub const fn blames_peer(&self) -> bool {
         match self {
-            Self::NotFinite { .. }
-            | Self::Outlier { .. }
-            | Self::Codec(_)
-            | Self::Decode(_)
-            | Self::Mass(_) => true,
+            Self::NotFinite { .. } | Self::Outlier { .. } | Self::Codec(_) | Self::Decode(_) => {
+                true
+            }
             Self::Fragment(_)
             | Self::Mixer(_)
             | Self::Device(_)
-            | Self::Edge(_)
             | Self::Length { .. }
             | Self::Weight(_)
             | Self::Unlike { .. }
@@ -332,7 +314,7 @@ mod tests {
         let tolerance = Tolerance { radius: 0.5, far: 2.0, ..Tolerance::ANY };
         for (difference, moved) in [(1.0, 1.0), (6.0, 5.0), (20.0, 5.0), (40.0, 2.5), (400.0, 0.25)]
         {
-            let own = OwnSlice::of(10.0, 4);
+            let own = OwnSlice { norm: 10.0, moved: None, len: 4 };
             let shortened = difference * tolerance.shortened(difference, own);
             assert!((shortened - moved).abs() < 1e-9, "{difference}: {shortened}");
         }

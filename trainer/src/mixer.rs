@@ -3,17 +3,12 @@
 //! | mixer | what crosses the network | what it keeps |
 //! |---|---|---|
 //! | [`Mixer::Exchange`] | an offer, and one coded difference for both ends | the sum of the replicas |
-//! | [`Mixer::Epidemic`] | coded weights, one way | nothing; replicas stay in the convex hull |
-//! | [`Mixer::PushSum`] | running sums of halves given away, one way | the sums of numerators and weights |
 //! | [`Mixer::DeltaSet`] | coded commits, to everybody | equal sets give equal bits |
 //! | [`Mixer::None`] | nothing here; all-reduce averages gradients or progress | |
 
 mod delta_set;
-mod edges;
-mod epidemic;
 mod exchange;
 mod fixed;
-mod push_sum;
 
 use std::ops::Range;
 
@@ -21,12 +16,9 @@ pub use dnode_protocol::Reading;
 use dnode_protocol::frame::Codec;
 
 pub(crate) use self::delta_set::{DeltaSet, read as read_accumulators};
-pub use self::edges::{EDGES_MAX, FORGOTTEN_MAX, PUSHES_UNACKNOWLEDGED_MAX};
-pub(crate) use self::epidemic::Epidemic;
 #[cfg(test)]
 pub(crate) use self::exchange::learnt;
 pub(crate) use self::exchange::{DeviceMemory, Exchange, FragmentMemory, HostMemory, Learning};
-pub(crate) use self::push_sum::{PushSum, plausible_mass};
 
 /// How a replica meets others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,10 +28,6 @@ pub enum Mixer {
     /// Pairs of peers move by one coded difference (rules `gossip-outer` and `pairwise`).
     #[default]
     Exchange,
-    /// Weights are pushed one way and averaged in as they arrive.
-    Epidemic,
-    /// Numerators and weights are pushed one way as running sums; the replica is their quotient.
-    PushSum,
     /// Every commit is told to every peer and added there.
     DeltaSet {
         /// How a commit is coded, [`Codec::F32`] to [`Codec::TopK`].
@@ -60,8 +48,6 @@ pub(crate) struct Slice {
 pub(crate) enum MixerState {
     None,
     Exchange(Exchange, HostMemory),
-    Epidemic(Epidemic),
-    PushSum(PushSum),
     DeltaSet(DeltaSet),
 }
 

@@ -39,9 +39,9 @@ pub use self::config::ReplicaConfig;
 pub use self::shared::{ReplicaLock, SharedReplica};
 pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, Source};
 
-/// Longest progress that a mixer of fixed-point numbers commits, Euclidean norm.
+/// Longest progress that delta-set commits, Euclidean norm.
 ///
-/// Far above any training that is worth sharing; numerators reach 2³⁷.
+/// Far above any training that is worth sharing; accumulators reach 2³¹.
 const PROGRESS_NORM_MAX: f64 = (1_u64 << 30) as f64;
 
 /// What a commit did.
@@ -97,7 +97,7 @@ impl Drop for Replica {
 impl Replica {
     /// A replica that begins at the trainer's current weights: `φ = x`, `v = 0`.
     ///
-    /// Push-sum and delta-set round the weights to their fixed point first (2⁻²⁶, 2⁻³²).
+    /// Delta-set rounds the weights to its fixed point first (2⁻³²).
     ///
     /// # Panics
     /// When the fragments are of another number of parameters than the trainer has. When they have
@@ -312,8 +312,8 @@ impl Replica {
     /// Ends a round of local steps: `Δ = x − φ ; v ← β v + Δ ; φ ← φ + α (Δ + β v) ; x ← φ`.
     ///
     /// `share`: what part of the outer step is contributed, `1/n̂`, used by delta-set alone. Does
-    /// nothing without an outer step. Push-sum and delta-set forget a round whose progress is not
-    /// finite (`Δ = 0`), as their numbers cannot show it. Source: [`OuterStep`].
+    /// nothing without an outer step. Delta-set forgets a round whose progress is not
+    /// finite (`Δ = 0`), as its numbers cannot show it. Source: [`OuterStep`].
     pub fn commit(&mut self, share: f32) -> CommitReport {
         let shared = self.shared.clone();
         self.commit_in(&mut shared.lock(), share)
@@ -337,9 +337,7 @@ impl Replica {
     }
 
     fn commit_on_host(&mut self, host: &mut HostStore, share: f32) -> CommitReport {
-        if let (MixerState::PushSum(_) | MixerState::DeltaSet(_), Some(slow)) =
-            (&host.mixer, &host.slow)
-        {
+        if let (MixerState::DeltaSet(_), Some(slow)) = (&host.mixer, &host.slow) {
             let progress_norm = self.progress_norm(slow);
             let sane = progress_norm <= PROGRESS_NORM_MAX;
             if !sane {
@@ -409,10 +407,9 @@ impl Replica {
             slow.step.direct(progress, &mut slow.momentum[range.clone()]);
             let slice = Slice { index, range };
             match &mut *mixer {
-                MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => {
+                MixerState::None | MixerState::Exchange(..) => {
                     values.iter_mut().zip(progress).for_each(|(phi, &mut step)| *phi += step);
                 }
-                MixerState::PushSum(state) => state.step(&slice, progress, values),
                 MixerState::DeltaSet(state) => {
                     report.contributions.push(state.contribute(&slice, share, progress, values));
                 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::codec::Encoded;
 use crate::displacement::Displacement;
 use crate::kernel::reduce::add_scaled;
-use crate::mix::{MixError, norm, subtract};
+use crate::mix::{MixError, norm};
 use crate::outer::OuterStep;
 use crate::weights::finite_local;
 
@@ -69,12 +69,6 @@ impl<'a> Own<'a> {
         self.norm().unwrap_or(0.0)
     }
 
-    /// Moves φ now and x later by `weight · delta`, `[len]`.
-    pub(crate) fn displace(&mut self, delta: &[f32], weight: f32) {
-        self.displace_slow(0, delta, weight);
-        self.moved.add(delta, weight);
-    }
-
     /// Moves φ alone, from element `start` on. The same move of x follows once all of φ is moved, by
     /// [`Self::displace_live`].
     pub(crate) fn displace_slow(&mut self, start: usize, delta: &[f32], weight: f32) {
@@ -112,12 +106,5 @@ impl<'a> Own<'a> {
             momentum.fill(0.0);
         }
         self.moved.replace(values);
-    }
-
-    /// Writes `φ − remote` to `remote`'s place: `difference`.
-    pub(crate) fn minus(&self, remote: &[f32]) -> Vec<f32> {
-        let mut difference = self.values().to_vec();
-        subtract(&mut difference, remote);
-        difference
     }
 }

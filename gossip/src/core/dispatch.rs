@@ -261,9 +261,6 @@ impl Gossip {
         }
         self.on_clock(from, terms.clock);
         self.membership.on_let_in(&from);
-        let bound = self.membership.information_age_bound(&self.context);
-        let information = &terms.information;
-        self.rounds.on_information(&self.context, (from, fragment), information, bound);
         let (it, context, mut near) = self.exchanges();
         it.on_propose(context, &mut near, proposal);
     }

@@ -240,9 +240,8 @@ impl Gossip {
         context.then(Step::Resume);
         context.then(Step::Limit);
         if context.config.mixing != Mixing::Set {
-            // Who is replaced every time before its round comes is too far behind for it then: it
-            // would pass on nothing of what others give it, and with push-sum keep their masses. Now
-            // it is near enough.
+            // Who is replaced every time before its round comes is too far behind for it then, and
+            // would pass on nothing of what others give it. Now it is near enough.
             context.then(Step::Round);
         }
     }

@@ -16,7 +16,7 @@ use crate::context::{Context, ExchangeStep, Step};
 use crate::membership::Membership;
 use crate::rounds::{EndedProposal, RoundFragment};
 use crate::staleness::{Staleness, lag_bound};
-use crate::{Event, Failure, Mixing, Offence, Output, Reading, RefusedMix, Role, Work};
+use crate::{Event, Failure, Offence, Output, Reading, RefusedMix, Role, Work};
 
 /// The exchanges that this peer has proposed, by sequence number.
 #[derive(Clone, Debug)]
@@ -141,7 +141,7 @@ impl Initiator {
                     self.give_up(context, near.membership, sequence, Failure::Lost);
                     return context.then(Step::Offence(from, Offence::Garbage));
                 }
-                self.read(context, near.membership, sequence, agreed);
+                self.read(context, sequence, agreed);
             }
             OwnState::Offered { snapshot: clock } if own.reproposed => {
                 // The partner has not seen the offer: say it again, once per repeated proposal.
@@ -153,14 +153,8 @@ impl Initiator {
         }
     }
 
-    /// The partner grants the lease: have the fragment copied, or the share that is pushed taken.
-    fn read(
-        &mut self,
-        context: &mut Context,
-        membership: &Membership,
-        sequence: u64,
-        agreed: Agreed,
-    ) {
+    /// The partner grants the lease: have the fragment copied.
+    fn read(&mut self, context: &mut Context, sequence: u64, agreed: Agreed) {
         let exchange = context.exchange_id(sequence);
         let Some(own) = self.own.get_mut(&sequence) else {
             return;
@@ -169,11 +163,7 @@ impl Initiator {
         let codec = context.config.codec_of(fragment, agreed.codec);
         own.agreed = Some(agreed);
         own.state = OwnState::Reading;
-        let what = match context.config.mixing {
-            Mixing::Exchange | Mixing::Set => Reading::Offer(codec),
-            Mixing::Push { .. } => Reading::Push { to: membership.origin(own.partner), codec },
-        };
-        context.work(Work::Read { exchange, fragment, what });
+        context.work(Work::Read { exchange, fragment, what: Reading::Offer(codec) });
     }
 
     /// The partner asks how an exchange ended, or accepts one that was withdrawn.
@@ -198,9 +188,7 @@ impl Initiator {
         }
         own.state = OwnState::Offered { snapshot: clock };
         let (to, fragment) = (own.partner, own.entry.fragment());
-        if context.config.mixing == Mixing::Exchange {
-            context.output(Output::Expect { exchange, from: to, leg: Leg::Reply, fragment });
-        }
+        context.output(Output::Expect { exchange, from: to, leg: Leg::Reply, fragment });
         context.output(Output::SendTensor { to, exchange, leg: Leg::Offer, fragment, clock });
     }
 
@@ -231,37 +219,6 @@ impl Initiator {
         let (role, clock_max) = (Role::Initiator, snapshot.plus(snapshot_age));
         let tolerance = near.tolerance(context, agreed.exchanged(from, fragment));
         context.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance });
-    }
-
-    /// The partner has applied what was pushed to it.
-    pub(super) fn on_delivered(
-        &mut self,
-        context: &mut Context,
-        near: &mut Neighbourhood<'_>,
-        from: PeerId,
-        exchange: ExchangeId,
-    ) {
-        if !context.is_own(exchange) {
-            return;
-        }
-        let offered = self.own.get(&exchange.sequence).is_some_and(|own| {
-            own.partner == from && matches!(own.state, OwnState::Offered { .. })
-        });
-        if !offered {
-            return;
-        }
-        let Some(own) = self.own.remove(&exchange.sequence) else {
-            return;
-        };
-        let fragment = own.entry.fragment();
-        context.leases.release(fragment, exchange);
-        near.rounds.told(&from, fragment);
-        let to = near.membership.origin(from);
-        context.output(Output::Delivered { exchange, fragment, to });
-        context.output(Output::Forget { exchange });
-        self.learn(context, near, &own, own.codec);
-        near.rounds.on_delivered(context, own.entry, from);
-        context.then(Step::Exchange(ExchangeStep::Propose));
     }
 
     /// Learns from an own exchange that has ended well and is no longer open.
@@ -369,12 +326,7 @@ impl Initiator {
             return;
         };
         let (partner, exchange) = (own.partner, context.exchange_id(sequence));
-        let offered = own.is_offered();
-        if offered && context.config.mixing != Mixing::Exchange {
-            // What was pushed may count; nothing has to be taken back.
-            return self.end(context, sequence, failure);
-        }
-        if offered {
+        if own.is_offered() {
             self.aborts.begin(context, membership.links(), sequence, partner);
         }
         context.send(partner, Message::Abort { exchange });

@@ -15,7 +15,7 @@ use crate::rounds::RoundFragment;
 #[derive(Clone, Debug)]
 pub(super) struct Own {
     pub(super) partner: PeerId,
-    /// Where the fragment stood in its round; this partner is one of those that it still is to reach.
+    /// Where the fragment stood in its round.
     pub(super) entry: RoundFragment,
     /// What this end brought to it, and the codec that it wants.
     pub(super) offered: Offered,

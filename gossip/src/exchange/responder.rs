@@ -18,7 +18,7 @@ use crate::config::STRANGERS_MAX;
 use crate::context::{Context, Ending, ExchangeStep, Step};
 use crate::rounds::Candidates;
 use crate::staleness::{Staleness, lag_bound};
-use crate::{Event, Failure, Mixing, Output, RefusedMix, Role, Trust, Work};
+use crate::{Event, Failure, Output, RefusedMix, Role, Trust, Work};
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
 pub(crate) const JOURNAL_MAX: usize = 32;
@@ -82,9 +82,7 @@ impl Responder {
             context.send(from, Message::Stale { exchange, clock: own });
             return context.then(Step::ConsiderCatchUp);
         }
-        // What is pushed may overlap with anything: it is added, not agreed on.
-        let both_ways = context.config.mixing == Mixing::Exchange;
-        let crossing = initiator.crossing(context, fragment, from).filter(|_| both_ways);
+        let crossing = initiator.crossing(context, fragment, from);
         if !near.guard.meets(&from, near.rounds.begun()) {
             let left_out = near.guard.trust(&from) == Trust::LeftOut;
             let no =
@@ -94,7 +92,7 @@ impl Responder {
         if self.declines(context, near, (from, fragment)) {
             return context.send(from, Message::Busy { exchange });
         }
-        let holder = context.leases.holder(fragment).filter(|_| both_ways && crossing.is_none());
+        let holder = context.leases.holder(fragment).filter(|_| crossing.is_none());
         if let Some(holder) = holder {
             let own = context.is_own(holder) && initiator.find(holder.sequence).is_some();
             let agreed = own || self.contains(&holder);
@@ -132,9 +130,7 @@ impl Responder {
         let codec = coarser(terms.codec, wanted(&context.config, near.membership.links(), &from));
         let of = (from, fragment);
         let answered = Answered::accepted(context, near.membership, of, (terms, codec), crossed);
-        if context.config.mixing == Mixing::Exchange {
-            context.leases.take(fragment, exchange);
-        }
+        context.leases.take(fragment, exchange);
         self.answered.insert(exchange, answered);
         near.rounds.interval_mut().on_accepted(context, fragment);
         context.output(Output::Expect { exchange, from, leg: Leg::Offer, fragment });
@@ -168,16 +164,15 @@ impl Responder {
         (from, fragment): (PeerId, FragmentId),
     ) -> bool {
         let config = &context.config;
-        let both_ways = config.mixing == Mixing::Exchange;
         let open = self.answered.values().filter(|a| a.state != AnsweredState::Applied).count();
         let declined = near.membership.links().declines(&from, context.now);
         let member = near.membership.get(&from);
         !member.is_some_and(|member| context.shares(member.stripe, fragment))
-            || (both_ways && declined)
+            || declined
             || context.progress.is_replacing()
             || context.progress.is_leaving()
             || open >= config.answered_max
-            || (both_ways && near.rounds.declines(context, fragment))
+            || near.rounds.declines(context, fragment)
             || self.answered.len() >= JOURNAL_MAX
     }
 
@@ -242,13 +237,8 @@ impl Responder {
         }
         // The responder reads and applies in one go, so its own half is never old (B2).
         let clock_max = Clock(u64::MAX);
-        context.work(if context.config.mixing == Mixing::Exchange {
-            let role = Role::Responder;
-            Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance }
-        } else {
-            let from = near.membership.origin(from);
-            Work::Absorb { exchange, fragment, from, weight, tolerance }
-        });
+        let role = Role::Responder;
+        context.work(Work::Mix { exchange, fragment, role, weight, codec, clock_max, tolerance });
     }
 
     /// The trainer has mixed: the difference is kept until the initiator's word.
@@ -275,10 +265,7 @@ impl Responder {
         near.membership.links_mut().mixed(&peer);
         let role = Role::Responder;
         context.event(Event::Applied { exchange, fragment, peer, role, weight, lag, age: 0 });
-        if context.config.mixing != Mixing::Exchange {
-            context.send(peer, Message::Ack { exchange });
-            self.end(context, exchange);
-        } else if abort_wanted {
+        if abort_wanted {
             self.undo(context, exchange);
         } else {
             let candidates = Candidates::new(near.membership, near.staleness, near.guard);

@@ -6,7 +6,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, PeerId, Terms};
 use crate::context::Context;
 use crate::membership::Partition;
 use crate::staleness::{mass, share, weighed_clock};
-use crate::{Config, Mixing, mixing_weight};
+use crate::{Config, mixing_weight};
 
 /// A message is repeated this many times within a lease.
 pub(super) const RETRIES_PER_LEASE: u32 = 4;
@@ -62,13 +62,10 @@ impl Offered {
     pub(super) fn agree(self, config: &Config, theirs: Terms, codec: Codec) -> Agreed {
         let clock = weighed_clock(config, self.clock, theirs.clock);
         let (ours, other) = ((self.clock, self.mass), (clock, theirs.mass));
-        let weight = match config.mixing {
-            Mixing::Exchange if self.merges || theirs.merges => share(self.work, theirs.work),
-            Mixing::Exchange => mixing_weight(config.policy, ours, other),
-            // The numbers that arrive count as much as the own: averaging over all that came.
-            Mixing::Push { .. } | Mixing::Set => {
-                2.0 * mixing_weight(config.policy, (self.clock, 1), (clock, 1))
-            }
+        let weight = if self.merges || theirs.merges {
+            share(self.work, theirs.work)
+        } else {
+            mixing_weight(config.policy, ours, other)
         };
         let lag = self.clock.distance(theirs.clock);
         Agreed { information: theirs.information, weight, lag, theirs: theirs.clock, codec }

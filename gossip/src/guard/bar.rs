@@ -3,7 +3,7 @@
 use dnode_protocol::frame::Codec;
 
 use super::usual::Met;
-use crate::config::{Config, Mixing};
+use crate::config::Config;
 
 /// Longest difference that is mixed whole, multiple of what the other neighbours' usual one is for as
 /// many commits apart. Measured: docs/measurements.md.
@@ -20,17 +20,6 @@ const EXCHANGES: Bar = Bar {
     free: 1.5,
     weighed_down_at: 5.0,
     left_out_at: 6.5,
-    commit_most: COMMIT_MOST_MIN,
-    whole: WHOLE,
-    first_tells: true,
-    frequent: false,
-};
-/// Where numbers are pushed, which scatters more. Measured: evidence in honest runs stays below 2.8,
-/// below 5.7 beside peers a hundred times slower.
-const PUSHES: Bar = Bar {
-    free: 1.7,
-    weighed_down_at: 8.0,
-    left_out_at: 10.0,
     commit_most: COMMIT_MOST_MIN,
     whole: WHOLE,
     first_tells: true,
@@ -101,13 +90,15 @@ impl Bar {
         let is_coarse = |codec: &Codec| matches!(codec, Codec::Int2 | Codec::Sign | Codec::TopK);
         let mixed_after = config.pace.local_steps.min(config.interval.least());
         let frequent = mixed_after < FREQUENT_STEPS;
-        match config.mixing {
-            Mixing::Exchange if frequent && config.first_of_moments.is_some() => COARSE,
-            Mixing::Exchange if config.codecs.iter().any(is_coarse) => COARSE,
-            Mixing::Exchange if config.pace.local_steps < FREQUENT_STEPS => FREQUENT_COMMITS,
-            Mixing::Exchange if frequent => FREQUENT,
-            Mixing::Exchange => EXCHANGES,
-            Mixing::Push { .. } | Mixing::Set => PUSHES,
+        let of_moments = frequent && config.first_of_moments.is_some();
+        if of_moments || config.codecs.iter().any(is_coarse) {
+            COARSE
+        } else if config.pace.local_steps < FREQUENT_STEPS {
+            FREQUENT_COMMITS
+        } else if frequent {
+            FREQUENT
+        } else {
+            EXCHANGES
         }
     }
 }

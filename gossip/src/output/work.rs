@@ -1,7 +1,7 @@
 //! Work: what the trainer has to do on the replica, and answer.
 
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Information, Origin, Versions};
+use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Information, Versions};
 
 use crate::{ContributionId, Reading, Role, Tolerance};
 
@@ -31,19 +31,6 @@ pub enum Work {
         codec: Codec,
         /// Apply only while the own clock is at most this (bound B2).
         clock_max: Clock,
-        /// Refuse, as [`crate::RefusedMix::Outlier`], what is further away.
-        tolerance: Tolerance,
-    },
-    /// Add what a neighbour has pushed. Answered like [`Work::Mix`].
-    Absorb {
-        /// The exchange.
-        exchange: ExchangeId,
-        /// The fragment.
-        fragment: FragmentId,
-        /// Who pushed it.
-        from: Origin,
-        /// Weight of what arrived against one for the own, in `(0, 1]`; the rule may not need it.
-        weight: f32,
         /// Refuse, as [`crate::RefusedMix::Outlier`], what is further away.
         tolerance: Tolerance,
     },
@@ -92,7 +79,6 @@ impl Work {
         match self {
             Self::Read { exchange, .. }
             | Self::Mix { exchange, .. }
-            | Self::Absorb { exchange, .. }
             | Self::Include { exchange, .. }
             | Self::Undo { exchange, .. }
             | Self::Adopt { exchange, .. }
@@ -106,7 +92,6 @@ impl Work {
         match self {
             Self::Read { fragment, .. }
             | Self::Mix { fragment, .. }
-            | Self::Absorb { fragment, .. }
             | Self::Undo { fragment, .. }
             | Self::Adopt { fragment, .. }
             | Self::Recall { fragment, .. } => *fragment,

@@ -12,8 +12,8 @@ pub(crate) struct RoundFragment {
     pub(super) tried: Vec<PeerId>,
     /// Proposals that have ended.
     pub(super) proposals: usize,
-    /// Partners it still is to reach.
-    pub(super) left: usize,
+    /// Partners that can bring it news, at least one: so many proposals beside those after a refusal.
+    pub(super) partners: usize,
     /// When to propose again, after a partner was busy for whom there is no other.
     pub(super) wait_until: Option<Time>,
     /// Whether it has waited so. Then the partner of the last exchange is better than none.
@@ -21,10 +21,10 @@ pub(crate) struct RoundFragment {
 }
 
 impl RoundFragment {
-    /// A fragment that is to reach this many partners.
-    pub(super) const fn new(fragment: FragmentId, left: usize) -> Self {
+    /// A fragment to which so many partners can bring news.
+    pub(super) const fn new(fragment: FragmentId, partners: usize) -> Self {
         let tried = Vec::new();
-        Self { fragment, tried, proposals: 0, left, wait_until: None, waited: false }
+        Self { fragment, tried, proposals: 0, partners, wait_until: None, waited: false }
     }
 
     pub(crate) const fn fragment(&self) -> FragmentId {

@@ -4,11 +4,11 @@ use dnode_protocol::{FragmentId, PeerId, Phase};
 use rand::RngExt;
 
 use super::{RoundFragment, Rounds};
+use crate::Schedule;
 use crate::context::Context;
 use crate::guard::Guard;
 use crate::membership::{Links, Member, Membership};
 use crate::staleness::{Staleness, lag_max};
-use crate::{Mixing, Schedule};
 
 /// The neighbours, as a choice of a partner looks at them.
 #[derive(Clone, Copy, Debug)]
@@ -44,12 +44,11 @@ impl<'a> Candidates<'a> {
     /// Chooses a partner for the fragment of `entry`, none that it has tried; `None` when nobody is
     /// eligible.
     ///
-    /// Of pushes, a partner that has asked for this peer's news; else the partner whose news in this
-    /// fragment is older than bound B3 allows, if there is one; else the one that the schedule names;
-    /// else, and when that one has declined, one of two drawn at random: the one with the older news,
-    /// so that every neighbour is visited, or the quicker. Where the interval follows the link not
-    /// the one of the last exchange, before others were waited for: two pairs that are busy at the same times
-    /// would stay with each other for ever. None that is idle is drawn where `one_is_idle` of those that are
+    /// The partner whose news in this fragment is older than bound B3 allows, if there is one; else the
+    /// one that the schedule names; else, and when that one has declined, one of two drawn at random:
+    /// the one with the older news, so that every neighbour is visited, or the quicker. Where the
+    /// interval follows the link not the one of the last exchange, before others were waited for: two
+    /// pairs that are busy at the same times would stay with each other for ever. None that is idle is drawn where `one_is_idle` of those that are
     /// asked: all fragments would wait for the answers of a crowd that does no work.
     pub(crate) fn choose(
         &self,
@@ -70,9 +69,6 @@ impl<'a> Candidates<'a> {
             })
             .map(|(peer, _)| (*peer, self.age(context, fragment, peer).unwrap_or(0)))
             .collect();
-        if let Some(waiting) = choose_waiting(context, rounds, fragment, &eligible) {
-            return Some(waiting);
-        }
         let works = |(peer, _): &&(PeerId, u64)| !self.membership.is_idle(peer);
         let oldest = eligible.iter().filter(works).max_by_key(|(_, age)| *age);
         if let Some((oldest, age)) = oldest
@@ -136,9 +132,8 @@ impl<'a> Candidates<'a> {
             heard.filter(|(_, member)| member.phase != Phase::Joining).map(|(peer, _)| *peer)
         };
         let rank = live().filter(|peer| *peer < context.me).count();
-        let both_ways = context.config.mixing == Mixing::Exchange;
         let (n, round) = (live().count() as u64 + 1, rounds.saturating_sub(1));
-        let partner = context.config.schedule.partner(both_ways, rank as u64, n, round)?;
+        let partner = context.config.schedule.partner(rank as u64, n, round)?;
         let index = usize::try_from(partner).ok()?;
         // The own rank is not in the list of the others.
         live().nth(if index > rank { index - 1 } else { index })
@@ -158,20 +153,4 @@ impl<'a> Candidates<'a> {
             && self.links().may_propose(peer, context.now)
             && (near || self.membership.meets_at_any_clock(context, peer))
     }
-}
-
-/// One of those that have asked for this peer's news in `fragment`, where only pushes bring any.
-fn choose_waiting(
-    context: &mut Context,
-    rounds: &Rounds,
-    fragment: FragmentId,
-    eligible: &[(PeerId, u64)],
-) -> Option<PeerId> {
-    if context.config.mixing == Mixing::Exchange {
-        return None;
-    }
-    let peers = eligible.iter().map(|(peer, _)| *peer);
-    let waiting: Vec<PeerId> = peers.filter(|peer| rounds.asks(peer, fragment)).collect();
-    let index = context.rng.random_range(0..waiting.len().max(1));
-    waiting.get(index).copied()
 }

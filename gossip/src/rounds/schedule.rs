@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 /// Ranks are positions in the sorted list of the live peers that this peer knows, itself included,
 /// so a schedule needs no agreement and follows every join and leave. Peers whose views differ
 /// draw different ranks; a partner that is busy or not eligible is replaced by a random one.
-/// Pushes go forward and backward in turn, or they would all run to one end of views that differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
@@ -28,12 +27,10 @@ pub enum Schedule {
 
 impl Schedule {
     /// Rank of the partner of `rank` in `round` among `live` peers; `None` for the schedules that
-    /// draw at random, and when there is nobody else.
-    ///
-    /// `both_ways` is whether numbers go in both directions: then, in lock step, partners name each
-    /// other wherever the graph allows it.
+    /// draw at random, and when there is nobody else. In lock step partners name each other wherever
+    /// the graph allows it.
     #[must_use]
-    pub const fn partner(self, both_ways: bool, rank: u64, live: u64, round: u64) -> Option<u64> {
+    pub const fn partner(self, rank: u64, live: u64, round: u64) -> Option<u64> {
         if live < 2 || rank >= live {
             return None;
         }
@@ -43,17 +40,12 @@ impl Schedule {
                 let phases = ceil_log2(live);
                 let hops = 1 << (round % phases);
                 let across = rank ^ hops;
-                let forward = both_ways || (round / phases).is_multiple_of(2);
-                let partner = match forward {
-                    true if both_ways && across < live => across,
-                    true => (rank + hops) % live,
-                    false => (rank + live - hops) % live,
-                };
+                let partner = if across < live { across } else { (rank + hops) % live };
                 if partner == rank { None } else { Some(partner) }
             }
             Self::Ring => {
-                let turn = if both_ways { rank + round } else { round };
-                let partner = if turn.is_multiple_of(2) { rank + 1 } else { rank + live - 1 };
+                let partner =
+                    if (rank + round).is_multiple_of(2) { rank + 1 } else { rank + live - 1 };
                 Some(partner % live)
             }
         }
@@ -74,24 +66,9 @@ mod tests {
         for live in [2_u64, 4, 8, 16] {
             for (rank, round) in (0..live).flat_map(|rank| (0..9).map(move |round| (rank, round))) {
                 for schedule in [Schedule::Exponential, Schedule::Ring] {
-                    let partner = schedule.partner(true, rank, live, round).unwrap();
+                    let partner = schedule.partner(rank, live, round).unwrap();
                     assert_ne!(partner, rank);
-                    assert_eq!(schedule.partner(true, partner, live, round), Some(rank));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn pushes_reach_every_peer_once_a_round_for_any_number_of_peers() {
-        for live in 2..20_u64 {
-            for round in 0..9 {
-                for schedule in [Schedule::Exponential, Schedule::Ring] {
-                    let mut to: Vec<u64> = (0..live)
-                        .map(|rank| schedule.partner(false, rank, live, round).unwrap())
-                        .collect();
-                    to.sort_unstable();
-                    assert_eq!(to, (0..live).collect::<Vec<_>>());
+                    assert_eq!(schedule.partner(partner, live, round), Some(rank));
                 }
             }
         }
@@ -101,14 +78,12 @@ mod tests {
     fn nobody_is_its_own_partner_and_a_lone_peer_has_none() {
         for live in 0..12 {
             for (rank, round) in (0..live).flat_map(|rank| (0..9).map(move |round| (rank, round))) {
-                for both_ways in [false, true] {
-                    let schedules = [Schedule::Exponential, Schedule::Ring];
-                    let partners = schedules.map(|s| s.partner(both_ways, rank, live, round));
-                    assert!(partners.iter().all(|p| *p != Some(rank)));
-                    assert_eq!(partners[0].is_none(), live < 2);
-                }
+                let schedules = [Schedule::Exponential, Schedule::Ring];
+                let partners = schedules.map(|s| s.partner(rank, live, round));
+                assert!(partners.iter().all(|p| *p != Some(rank)));
+                assert_eq!(partners[0].is_none(), live < 2);
             }
         }
-        assert_eq!(Schedule::Random.partner(true, 0, 8, 0), None);
+        assert_eq!(Schedule::Random.partner(0, 8, 0), None);
     }
 }

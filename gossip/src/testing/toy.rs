@@ -1,11 +1,10 @@
 //! Replicas for hosts: the trait, and a toy on `f64` that knows every way of mixing.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use dnode_protocol::FragmentId;
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{FragmentId, Origin};
 
 use crate::{Evidence, Reading, RefusedMix, Tolerance};
 
@@ -46,12 +45,6 @@ pub trait Replica: fmt::Debug + Send {
     }
     /// Takes the responder's half back.
     fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]);
-    /// Adds what was pushed.
-    fn absorb(&mut self, fragment: FragmentId, terms: MixTerms, from: Origin, push: &[u8]) -> bool;
-    /// A push has reached `to`, which has taken it in.
-    fn delivered(&mut self, fragment: FragmentId, to: Origin, push: &[u8]) {
-        let _ = (fragment, to, push);
-    }
     /// Adds a contribution.
     fn include(&mut self, fragment: FragmentId, contribution: &[u8]) -> bool;
     /// Takes over a snapshot.
@@ -71,30 +64,10 @@ pub trait Replica: fmt::Debug + Send {
         let _ = (index, position);
         Ok(())
     }
-    /// The books of the fragment, if the rule has mass.
-    fn account(&self, _: FragmentId) -> Option<Account<'_>> {
-        None
-    }
     /// The fragment's values.
     fn values(&self, fragment: FragmentId) -> Vec<f64>;
     /// Overwrites the fragment's values: for planted defects.
     fn overwrite(&mut self, fragment: FragmentId, values: &[f64]);
-}
-
-/// Sums and mass of a fragment, and what has ever crossed its edges.
-#[derive(Clone, Copy, Debug)]
-pub struct Account<'a> {
-    /// The sums; the values are their quotients by the mass.
-    pub sums: &'a [f64],
-    /// The mass.
-    pub mass: f64,
-    /// Of each edge, everything ever sent: sums and, last, mass.
-    pub sent: &'a BTreeMap<Origin, Vec<f64>>,
-    /// Of each edge, everything that has arrived.
-    pub received: &'a BTreeMap<Origin, Vec<f64>>,
-    /// Everything that was ever added because neither end of an edge had enough to give: sums and,
-    /// last, mass.
-    pub regrown: &'a [f64],
 }
 
 /// How a [`Toy`] mixes.
@@ -103,19 +76,10 @@ pub enum ToyRule {
     /// By differences.
     #[default]
     Exchange,
-    /// By averaging what arrives.
-    Epidemic,
-    /// By shares of mass.
-    PushSum,
     /// By summing contributions.
     Set,
 }
 
-/// Least mass that is halved, as in the product's replica: else a peer that gives and never receives
-/// would be left with nothing that can be divided by.
-const MASS_MIN: f64 = 1.0 / 16.0;
-/// Pushes in turn that bring nothing to less than that before it doubles, as in the product's replica.
-const EMPTY_PUSHES_MAX: u32 = 16;
 /// Units of one in the toy's fixed point, so that sums of contributions do not depend on order.
 const UNIT: f64 = (1_u64 << 40) as f64;
 
@@ -123,90 +87,21 @@ const UNIT: f64 = (1_u64 << 40) as f64;
 #[derive(Clone, Debug, Default)]
 pub struct Toy {
     rule: ToyRule,
-    fragments: Vec<ToyFragment>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct ToyFragment {
-    /// The values; with push-sum their sums, of which the values are the quotient by `mass`.
-    sums: Vec<f64>,
-    mass: f64,
-    /// Weight of what was averaged since the last push.
-    averaged: f32,
-    /// Of each edge, everything ever sent and received: sums and, last, mass.
-    sent: BTreeMap<Origin, Vec<f64>>,
-    received: BTreeMap<Origin, Vec<f64>>,
-    /// Everything that was ever added to sums and, last, mass while nobody gave.
-    regrown: Vec<f64>,
-    /// Pushes that have brought nothing since one brought something.
-    empty: u32,
-}
-
-impl ToyFragment {
-    fn values(&self) -> Vec<f64> {
-        self.sums.iter().map(|sum| sum / self.mass).collect()
-    }
-
-    /// Halves sums and mass, if there is enough, and adds the halves to what `to` was ever sent.
-    fn share(&mut self, to: Origin) -> Vec<f64> {
-        let sent = self.sent.entry(to).or_insert_with(|| vec![0.0; self.sums.len() + 1]);
-        if self.mass < MASS_MIN {
-            return sent.clone();
-        }
-        let own = self.sums.iter_mut().chain([&mut self.mass]);
-        for (total, own) in sent.iter_mut().zip(own) {
-            *own /= 2.0;
-            *total += *own;
-        }
-        sent.clone()
-    }
-
-    /// Adds the part of everything ever sent that has not arrived before. A push that brings nothing
-    /// comes from one that has too little to give; after many of them one that has as little doubles
-    /// what it has.
-    fn receive(&mut self, from: Origin, total: &[f64]) {
-        let known = self.received.entry(from).or_insert_with(|| vec![0.0; total.len()]);
-        self.empty += u32::from(total.last() == known.last());
-        if total.last() == known.last() && self.mass < MASS_MIN && self.empty > EMPTY_PUSHES_MAX {
-            self.regrown.resize(total.len(), 0.0);
-            let own = self.sums.iter_mut().chain([&mut self.mass]);
-            for (own, regrown) in own.zip(&mut self.regrown) {
-                *regrown += *own;
-                *own *= 2.0;
-            }
-        }
-        if total.last() <= known.last() {
-            return;
-        }
-        self.empty = 0;
-        let own = self.sums.iter_mut().chain([&mut self.mass]);
-        for ((own, known), total) in own.zip(known.iter_mut()).zip(total) {
-            *own += total - *known;
-            *known = *total;
-        }
-    }
+    fragments: Vec<Vec<f64>>,
 }
 
 impl Toy {
     /// A replica with these values, one inner vector for each fragment.
     #[must_use]
     pub fn new(rule: ToyRule, values: Vec<Vec<f64>>) -> Self {
-        let fragment = |sums| ToyFragment { sums, mass: 1.0, ..ToyFragment::default() };
-        let mut toy = Self { rule, fragments: values.into_iter().map(fragment).collect() };
+        let mut toy = Self { rule, fragments: values };
         if rule == ToyRule::Set {
-            toy.fragments.iter_mut().flat_map(|f| &mut f.sums).for_each(|v| *v = round(*v));
+            toy.fragments.iter_mut().flatten().for_each(|value| *value = round(*value));
         }
         toy
     }
 
-    /// Sums and mass of a fragment, what is on its way to others not included.
-    #[must_use]
-    pub fn mass(&self, fragment: FragmentId) -> (Vec<f64>, f64) {
-        let fragment = &self.fragments[fragment.0 as usize];
-        (fragment.sums.clone(), fragment.mass)
-    }
-
-    fn at(&mut self, fragment: FragmentId) -> &mut ToyFragment {
+    fn at(&mut self, fragment: FragmentId) -> &mut Vec<f64> {
         &mut self.fragments[fragment.0 as usize]
     }
 }
@@ -235,17 +130,8 @@ fn displace(local: &mut [f64], difference: &[f64], weight: f64) {
 }
 
 impl Replica for Toy {
-    fn read(&mut self, fragment: FragmentId, what: Reading) -> Bytes {
-        let rule = self.rule;
-        let at = self.at(fragment);
-        match what {
-            Reading::Push { to, .. } if rule == ToyRule::PushSum => numbers(&at.share(to)),
-            Reading::Push { .. } => {
-                at.averaged = 0.0;
-                numbers(&at.values())
-            }
-            Reading::Offer(_) | Reading::Snapshot => numbers(&at.values()),
-        }
+    fn read(&mut self, fragment: FragmentId, _: Reading) -> Bytes {
+        numbers(self.at(fragment))
     }
 
     fn answer(
@@ -256,7 +142,7 @@ impl Replica for Toy {
         offer: &[u8],
     ) -> Option<Bytes> {
         let mut difference = read(offer)?;
-        let local = &mut self.at(fragment).sums;
+        let local = self.at(fragment);
         for (remote, own) in difference.iter_mut().zip(local.iter()) {
             *remote = own - *remote;
         }
@@ -266,73 +152,48 @@ impl Replica for Toy {
 
     fn apply(&mut self, fragment: FragmentId, terms: MixTerms, reply: &[u8]) -> bool {
         let Some(difference) = read(reply) else { return false };
-        displace(&mut self.at(fragment).sums, &difference, f64::from(terms.weight));
+        displace(self.at(fragment), &difference, f64::from(terms.weight));
         true
     }
 
     fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]) {
         let difference = read(reply).unwrap_or_default();
-        displace(&mut self.at(fragment).sums, &difference, f64::from(weight));
-    }
-
-    fn absorb(&mut self, fragment: FragmentId, terms: MixTerms, from: Origin, push: &[u8]) -> bool {
-        let Some(values) = read(push) else { return false };
-        let rule = self.rule;
-        let at = self.at(fragment);
-        if rule == ToyRule::PushSum {
-            at.receive(from, &values);
-            return true;
-        }
-        at.averaged += terms.weight;
-        let share = f64::from(terms.weight / (1.0 + at.averaged));
-        for (own, value) in at.sums.iter_mut().zip(&values) {
-            *own += share * (value - *own);
-        }
-        true
+        displace(self.at(fragment), &difference, f64::from(weight));
     }
 
     fn include(&mut self, fragment: FragmentId, contribution: &[u8]) -> bool {
         let Some(values) = read(contribution) else { return false };
-        displace(&mut self.at(fragment).sums, &values, 1.0);
+        displace(self.at(fragment), &values, 1.0);
         true
     }
 
     fn adopt(&mut self, fragment: FragmentId, snapshot: &[u8]) -> bool {
         let Some(values) = read(snapshot) else { return false };
-        let at = self.at(fragment);
-        at.sums = values.iter().map(|value| value * at.mass).collect();
+        *self.at(fragment) = values;
         true
     }
 
     fn commit(&mut self, increment: f64, share: f32) -> Vec<Bytes> {
         let rule = self.rule;
         let mut contributions = Vec::new();
-        for at in &mut self.fragments {
+        for fragment in &mut self.fragments {
             let step = match rule {
-                ToyRule::Exchange | ToyRule::Epidemic | ToyRule::PushSum => increment * at.mass,
+                ToyRule::Exchange => increment,
                 ToyRule::Set => round(increment * f64::from(share)),
             };
-            at.sums.iter_mut().for_each(|value| *value += step);
+            fragment.iter_mut().for_each(|value| *value += step);
             if rule == ToyRule::Set {
-                contributions.push(numbers(&vec![step; at.sums.len()]));
+                contributions.push(numbers(&vec![step; fragment.len()]));
             }
         }
         contributions
     }
 
-    fn account(&self, fragment: FragmentId) -> Option<Account<'_>> {
-        let ToyFragment { sums, mass, sent, received, regrown, .. } =
-            self.fragments.get(fragment.0 as usize)?;
-        let account = Account { sums, mass: *mass, sent, received, regrown };
-        (self.rule == ToyRule::PushSum).then_some(account)
-    }
-
     fn values(&self, fragment: FragmentId) -> Vec<f64> {
-        self.fragments[fragment.0 as usize].values()
+        self.fragments[fragment.0 as usize].clone()
     }
 
     fn overwrite(&mut self, fragment: FragmentId, values: &[f64]) {
-        let at = self.at(fragment);
-        at.sums = values.iter().map(|value| value * at.mass).collect();
+        *self.at(fragment) = values.to_vec();
     }
 }

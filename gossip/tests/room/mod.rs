@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, peer};
-use dnode_gossip::{Config, Event, Input, Mixing, Start};
+use dnode_gossip::{Config, Event, Input, Start};
 use dnode_protocol::{Clock, FragmentId, PeerId, Time};
 
 pub(crate) const DELAY: Duration = Duration::from_millis(5);
@@ -132,19 +132,9 @@ impl Room {
     pub(crate) fn value(&self, host: usize) -> f64 {
         self.hosts[host].replica.values(FragmentId(0))[0]
     }
-
-    pub(crate) fn spread(&self) -> f64 {
-        let values: Vec<f64> = self.hosts.iter().flat_map(Host::values).collect();
-        let most = values.iter().fold(f64::MIN, |m, v| m.max(*v));
-        most - values.iter().fold(f64::MAX, |m, v| m.min(*v))
-    }
 }
 
 pub(crate) fn index(peer: &PeerId) -> usize {
     let [a, b, c, d, ..] = *peer.public_key();
     usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap()
-}
-
-pub(crate) fn push(fanout: usize) -> Config {
-    Config { mixing: Mixing::Push { fanout }, ..Config::default() }
 }

@@ -9,7 +9,7 @@ use dnode_direct::limits::{NEAR_MAX, SUBJECT_BYTES};
 use dnode_direct::{Channel, Kind, is_near};
 use dnode_protocol::frame::{EncodeError, TensorHeader, encode_control};
 use dnode_protocol::invitation::Revocation;
-use dnode_protocol::limits::FRAGMENTS_MAX;
+use dnode_protocol::limits::{FRAGMENT_ELEMENTS_MAX, FRAGMENTS_MAX};
 use dnode_protocol::{Message, PeerId};
 use libp2p::Multiaddr;
 use tokio::sync::{mpsc, oneshot};
@@ -241,7 +241,7 @@ impl NetworkHandle {
     ) -> Result<(), SendError> {
         let elements = header.elements as usize;
         let fits = elements > 0
-            && elements <= header.codec.elements_max()
+            && elements <= FRAGMENT_ELEMENTS_MAX
             && payload.len() == header.codec.payload_bytes(elements)
             && (header.fragment.0 as usize) < FRAGMENTS_MAX;
         if !fits {

@@ -259,11 +259,6 @@ impl Host {
             Output::Publish { origin, number } => self.tensors.publish(origin, number),
             Output::Drop { contribution } => self.tensors.drop_contribution(contribution),
             Output::Work(work) => self.work(work),
-            Output::Delivered { exchange, fragment, to } => {
-                if let Some(push) = self.tensors.kept(exchange) {
-                    self.training.command(Command::Delivered { fragment, to, push });
-                }
-            }
             Output::Pace(load) => self.training.pace(load),
             Output::RoundEvery(steps) => self.training.round_every(steps),
             Output::Peers(peers) => self.training.share_among(peers),
@@ -300,9 +295,9 @@ impl Host {
     fn work(&mut self, work: Work) {
         let tensor = match &work {
             Work::Read { .. } | Work::Recall { .. } => None,
-            Work::Mix { exchange, .. }
-            | Work::Absorb { exchange, .. }
-            | Work::Adopt { exchange, .. } => Some(self.received(*exchange)),
+            Work::Mix { exchange, .. } | Work::Adopt { exchange, .. } => {
+                Some(self.received(*exchange))
+            }
             Work::Include { exchange, contribution } => {
                 Some(self.contribution(*exchange, *contribution))
             }

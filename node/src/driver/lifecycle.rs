@@ -25,7 +25,7 @@ const SETTLE_MIXES: u64 = 6;
 const SETTLE_MAX: Duration = Duration::from_secs(3);
 /// How much longer it waits where replicas are sums of contributions and do not contain the same yet.
 /// What nobody keeps any more is waited for, and then pulled with the whole fragment
-/// (docs/protocol.md, section 7.6).
+/// (docs/protocol.md, section 7.5).
 const AGREE_MAX: Duration = Duration::from_secs(7);
 /// Mean pause between two rounds of exchanges after everybody's last step. Each pause is drawn at
 /// random, so that peers do not propose at the same time and find each other busy. While others still

@@ -95,7 +95,7 @@ impl Tensors {
         if expected.from != from || expected.leg != header.leg {
             return Arrival::Unexpected;
         }
-        let elements = header.codec.elements(expected.elements);
+        let elements = expected.elements;
         let whole = header.elements as usize == elements;
         let fills = payload.len() == header.codec.payload_bytes(header.count as usize);
         if !whole || !fills || header.fragment != expected.fragment {

@@ -127,7 +127,7 @@ impl KeptSnapshots {
         let Description { clock, hash, codec, information } = serde_json::from_slice(&line)?;
         let codec: Codec = codec.parse().map_err(|_| damaged())?;
         let range = self.fragments.range(fragment).ok_or_else(damaged)?;
-        let elements = codec.elements(range.len());
+        let elements = range.len();
         let length = line.len() as u64 + codec.payload_bytes(elements) as u64;
         if file.get_ref().metadata()?.len() != length {
             return Err(damaged());

@@ -59,12 +59,6 @@ impl Mixing {
     fn obey(&mut self, command: Command) -> bool {
         match command {
             Command::Work(work, tensor) => self.on_work(work, tensor),
-            Command::Delivered { fragment, to, push } => {
-                self.meter.enter(Activity::Mixing, Instant::now());
-                self.shared.lock().delivered(fragment, to, &push);
-                self.meter.enter(Activity::Idle, Instant::now());
-                true
-            }
             Command::AdoptClock { clock, replaced } => {
                 if let Some(snapshots) = self.snapshots.take_if(|_| replaced) {
                     snapshots.remove();
@@ -206,14 +200,6 @@ fn do_work(
                 evidence: Some(evidence(&seen, numbers)),
                 mixed: Some(seen),
                 blocks: (seen.blocks, seen.blocks_failed),
-                ..answer(exchange, mixed)
-            })
-        }
-        Work::Absorb { from, weight, tolerance, .. } => {
-            let absorbed = lock.absorb(fragment, terms(*weight, *tolerance), *from, numbers);
-            absorbed.map(|seen| Answer {
-                evidence: Some(evidence(&seen, numbers)),
-                mixed: Some(seen),
                 ..answer(exchange, mixed)
             })
         }

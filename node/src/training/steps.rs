@@ -148,7 +148,7 @@ impl Training {
             }
             Command::Ring(place, group) => self.ranks = Some(Ranks::new(place, group)),
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
-            Command::Work(..) | Command::Delivered { .. } => {}
+            Command::Work(..) => {}
         }
         Ok(())
     }

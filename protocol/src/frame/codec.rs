@@ -10,8 +10,9 @@ use std::str::FromStr;
 use wincode::{SchemaRead, SchemaWrite};
 
 use super::DecodeError;
-use crate::limits::{FIXED_FRAME_ELEMENTS, FRAGMENT_ELEMENTS_MAX, FRAME_ELEMENTS};
-use crate::limits::{PROTOCOL_VERSION, TENSOR_PAYLOAD_BYTES_MAX};
+use crate::limits::{
+    FIXED_FRAME_ELEMENTS, FRAME_ELEMENTS, PROTOCOL_VERSION, TENSOR_PAYLOAD_BYTES_MAX,
+};
 
 /// Elements of one block of [`Codec::Int8`] and [`Codec::Int4`].
 ///
@@ -31,13 +32,11 @@ pub const TOP_K_CHUNK_ELEMENTS: usize = 4096;
 pub const TOP_K_ONE_IN: usize = 64;
 /// Bits of one element that [`Codec::TopK`] sends: 12 of its position, 2 of its value.
 pub const TOP_K_ENTRY_BITS: usize = 14;
-/// Elements that [`Codec::Running32`] appends: the halves of the weight, the low one first.
-pub const RUNNING_WEIGHT_ELEMENTS: usize = 2;
 
 /// Bytes of an f32 or a u32 beside the elements of a block.
 const WORD_BYTES: usize = 4;
 
-/// How the elements of a tensor are written.
+/// How the elements of a tensor are written. Numbers stay those of their codecs; 8 is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, SchemaRead, SchemaWrite)]
 #[repr(u8)]
 pub enum Codec {
@@ -57,13 +56,14 @@ pub enum Codec {
     TopK = 6,
     /// Blocks of [`MODULAR_BLOCK_ELEMENTS`]: a step, a hash, then each multiple of the step modulo 256.
     Modular = 7,
-    /// Push-sum running sums: i32, little-endian, wrapping, and a weight of 64 bits at the end.
-    Running32 = 8,
     /// Fixed point: i64, little-endian, eight bytes each.
+    #[wincode(tag = 9)]
     Fixed64 = 9,
     /// As [`Codec::Modular`], modulo 16.
+    #[wincode(tag = 10)]
     Modular4 = 10,
     /// Blocks of [`SIGN_BLOCK_ELEMENTS`]: one magnitude, then one bit each.
+    #[wincode(tag = 11)]
     Sign = 11,
 }
 
@@ -97,13 +97,12 @@ impl Codec {
             | Self::Int2
             | Self::Sign
             | Self::TopK
-            | Self::Running32
             | Self::Fixed64 => None,
         }
     }
 
     /// Every codec, in the order of their numbers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 11] = [
         Self::F32,
         Self::Bf16,
         Self::F16,
@@ -112,7 +111,6 @@ impl Codec {
         Self::Int2,
         Self::TopK,
         Self::Modular,
-        Self::Running32,
         Self::Fixed64,
         Self::Modular4,
         Self::Sign,
@@ -130,7 +128,6 @@ impl Codec {
             Self::Int2 => "int2",
             Self::TopK => "top-k",
             Self::Modular => "modular",
-            Self::Running32 => "running32",
             Self::Fixed64 => "fixed64",
             Self::Modular4 => "modular4",
             Self::Sign => "sign",
@@ -144,7 +141,7 @@ impl Codec {
             Self::F32 | Self::Bf16 | Self::F16 => self,
             Self::Int8 | Self::TopK => Self::Modular,
             Self::Int4 | Self::Int2 | Self::Sign => Self::Modular4,
-            Self::Modular | Self::Modular4 | Self::Running32 | Self::Fixed64 => Self::F32,
+            Self::Modular | Self::Modular4 | Self::Fixed64 => Self::F32,
         }
     }
 
@@ -155,7 +152,7 @@ impl Codec {
     pub const fn payload_bytes(self, elements: usize) -> usize {
         let blocks = elements.div_ceil(BLOCK_ELEMENTS);
         match self {
-            Self::F32 | Self::Running32 => elements * size_of::<f32>(),
+            Self::F32 => elements * size_of::<f32>(),
             Self::Bf16 | Self::F16 => elements * size_of::<u16>(),
             Self::Int8 => blocks * WORD_BYTES + elements,
             // Only the last block can be odd, so halves round up once.
@@ -191,34 +188,8 @@ impl Codec {
             | Self::Sign
             | Self::TopK
             | Self::Modular
-            | Self::Modular4
-            | Self::Running32 => FRAME_ELEMENTS,
+            | Self::Modular4 => FRAME_ELEMENTS,
         }
-    }
-
-    /// Elements of the tensor that holds a fragment of `fragment_len` parameters.
-    #[must_use]
-    pub const fn elements(self, fragment_len: usize) -> usize {
-        match self {
-            Self::Running32 => fragment_len + RUNNING_WEIGHT_ELEMENTS,
-            Self::F32
-            | Self::Bf16
-            | Self::F16
-            | Self::Int8
-            | Self::Int4
-            | Self::Int2
-            | Self::Sign
-            | Self::TopK
-            | Self::Modular
-            | Self::Modular4
-            | Self::Fixed64 => fragment_len,
-        }
-    }
-
-    /// Most elements of one tensor.
-    #[must_use]
-    pub const fn elements_max(self) -> usize {
-        self.elements(FRAGMENT_ELEMENTS_MAX)
     }
 
     /// Bits of one element of a long tensor, its share of the block's words included.
@@ -271,7 +242,8 @@ impl TryFrom<u8> for Codec {
     type Error = DecodeError;
 
     fn try_from(byte: u8) -> Result<Self, DecodeError> {
-        Self::ALL.get(usize::from(byte)).copied().ok_or(DecodeError::Codec(byte))
+        let found = Self::ALL.into_iter().find(|codec| *codec as u8 == byte);
+        found.ok_or(DecodeError::Codec(byte))
     }
 }
 
@@ -286,12 +258,12 @@ const _: () = {
     assert!(MODULAR_BLOCK_ELEMENTS.is_multiple_of(INT2_BLOCK_ELEMENTS));
     assert!(TOP_K_CHUNK_ELEMENTS.is_multiple_of(MODULAR_BLOCK_ELEMENTS));
     assert!(TOP_K_CHUNK_ELEMENTS <= 1 << 12);
-    let mut number = 0;
-    while number < Codec::ALL.len() {
-        let codec = Codec::ALL[number];
-        assert!(codec as usize == number);
+    let mut index = 0;
+    while index < Codec::ALL.len() {
+        let codec = Codec::ALL[index];
+        assert!(index == 0 || codec as usize > Codec::ALL[index - 1] as usize);
         assert!(codec.payload_bytes(codec.frame_elements()) <= TENSOR_PAYLOAD_BYTES_MAX);
-        number += 1;
+        index += 1;
     }
 };
 
@@ -308,7 +280,9 @@ mod tests {
             assert_eq!(Codec::try_from(codec as u8).unwrap(), codec);
         }
         assert!("F32".parse::<Codec>().is_err());
-        assert!(matches!(Codec::try_from(12), Err(DecodeError::Codec(12))));
+        for number in [8, 12] {
+            assert!(matches!(Codec::try_from(number), Err(DecodeError::Codec(_))), "{number}");
+        }
     }
 
     #[test]
@@ -340,7 +314,6 @@ mod tests {
         check(Codec::TopK, 65, 8 + 4);
         check(Codec::Modular, 1024, 1032);
         check(Codec::Modular4, 1025, 8 + 512 + 8 + 1);
-        check(Codec::Running32, Codec::Running32.elements(5), 28);
         check(Codec::Fixed64, 5, 40);
         for (codec, bits) in
             [(Codec::Int4, 4.125), (Codec::Sign, 1.031_25), (Codec::TopK, 0.234_375)]

@@ -2,8 +2,8 @@
 
 use super::Codec;
 use crate::limits::{
-    CONTROL_BYTES_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION, RUN_FIELD_NAME_BYTES_MAX,
-    RUN_FIELD_VALUE_BYTES_MAX, VERSIONS_MAX,
+    CONTROL_BYTES_MAX, FRAGMENT_ELEMENTS_MAX, FRAGMENTS_MAX, INFORMATION_MAX, PROTOCOL_VERSION,
+    RUN_FIELD_NAME_BYTES_MAX, RUN_FIELD_VALUE_BYTES_MAX, VERSIONS_MAX,
 };
 use crate::{FragmentId, PeerId, RunSpecError, Stripe};
 
@@ -113,8 +113,8 @@ pub enum DecodeError {
     /// No model has that many fragments.
     #[error("read a tensor frame of fragment {0}: a model has at most {FRAGMENTS_MAX} fragments")]
     Fragment(FragmentId),
-    /// The whole tensor is empty or longer than [`super::Codec::elements_max`].
-    #[error("read a tensor of {elements} elements as {codec}: 1 to {}", codec.elements_max())]
+    /// The whole tensor is empty or longer than a fragment.
+    #[error("read a tensor of {elements} elements as {codec}: 1 to {FRAGMENT_ELEMENTS_MAX}")]
     Elements {
         /// How the elements are written.
         codec: Codec,

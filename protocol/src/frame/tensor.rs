@@ -5,7 +5,7 @@ use std::ops::Range;
 use twox_hash::XxHash3_128;
 
 use super::{Codec, DecodeError};
-use crate::limits::{FRAGMENTS_MAX, PROTOCOL_VERSION};
+use crate::limits::{FRAGMENT_ELEMENTS_MAX, FRAGMENTS_MAX, PROTOCOL_VERSION};
 use crate::{Clock, ExchangeId, FragmentId, PeerId};
 
 /// First bytes of every tensor frame.
@@ -195,7 +195,7 @@ impl TensorHeader {
             return Err(DecodeError::Fragment(self.fragment));
         }
         let Self { codec, elements, offset, count, .. } = *self;
-        if elements == 0 || elements as usize > codec.elements_max() {
+        if elements == 0 || elements as usize > FRAGMENT_ELEMENTS_MAX {
             return Err(DecodeError::Elements { codec, elements });
         }
         if count == 0 || count as usize > codec.frame_elements() {

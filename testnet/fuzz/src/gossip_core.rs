@@ -276,7 +276,6 @@ impl World {
                 self.handle(Input::MixRefused { exchange, reason: RefusedMix::TooOld });
             }
             Work::Mix { exchange, .. }
-            | Work::Absorb { exchange, .. }
             | Work::Include { exchange, .. }
             | Work::Adopt { exchange, .. }
             | Work::Recall { exchange, .. }
@@ -284,9 +283,9 @@ impl World {
             {
                 self.handle(Input::MixRefused { exchange, reason: RefusedMix::BadParameters });
             }
-            Work::Mix { exchange, .. }
-            | Work::Absorb { exchange, .. }
-            | Work::Include { exchange, .. } => self.handle(Input::Mixed { exchange, clock }),
+            Work::Mix { exchange, .. } | Work::Include { exchange, .. } => {
+                self.handle(Input::Mixed { exchange, clock });
+            }
             Work::Undo { exchange, .. } => self.handle(Input::Undone { exchange }),
             Work::Adopt { exchange, .. } | Work::Recall { exchange, .. } => self.handle(Input::Adopted { exchange }),
         }
@@ -352,7 +351,6 @@ impl World {
             }
             Output::SendTensor { .. }
             | Output::SendContribution { .. }
-            | Output::Delivered { .. }
             | Output::Publish { .. }
             | Output::Drop { .. }
             | Output::Pace { .. }

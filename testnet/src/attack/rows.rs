@@ -27,17 +27,8 @@ kind = "pairwise"
 set = ["gossip.mix_every=auto", 'gossip.codecs=["int4"]']
 
 [[variant]]
-name = "epidemic"
-kind = "epidemic"
-
-[[variant]]
 name = "delta-set"
 kind = "delta-set"
-
-[[variant]]
-name = "push-sum"
-kind = "push-sum"
-set = ["gossip.outer_learning_rate=1.0", "gossip.outer_momentum=0.0"]
 "#;
 /// The setting behind which the skew of the data is written.
 const SKEWED: &str = "\"data.kind=digits\"";
@@ -147,8 +138,8 @@ fn runs(
         return plan.seeds.iter().map(|seed| aggregate(&case, aggregator, *seed)).collect();
     }
     let variant = case.variants.iter().find(|variant| variant.name == rule);
-    let legal = "gossip-outer, pairwise, pairwise-auto, epidemic, delta-set, push-sum, mean, median, \
-                 trimmed-mean, krum or centered-clip";
+    let legal = "gossip-outer, pairwise, pairwise-auto, delta-set, mean, median, trimmed-mean, \
+                 krum or centered-clip";
     let variant = variant.ok_or(ReadError::Range { key: "--rule", legal })?;
     plan.seeds.iter().map(|seed| train(&case, variant, *seed)).collect()
 }

@@ -177,9 +177,7 @@ impl Maker<'_> {
             | Kind::Diloco
             | Kind::GossipOuter
             | Kind::Pairwise
-            | Kind::PushSum
-            | Kind::DeltaSet
-            | Kind::Epidemic => Program::Dnode,
+            | Kind::DeltaSet => Program::Dnode,
         };
         Variant { name, settings, kills, program, ..Variant::new(way.kind.rule(), peers) }
     }

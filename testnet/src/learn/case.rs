@@ -63,12 +63,8 @@ pub enum MixingName {
     GossipOuter,
     /// Exchanges of the live weights.
     Pairwise,
-    /// Weights and masses pushed one way.
-    PushSum,
     /// Every contribution to everybody.
     DeltaSet,
-    /// Weights pushed one way.
-    Epidemic,
 }
 
 /// One way to average: the settings `gossip.*` that the simulator knows, by the product's names.
@@ -103,9 +99,6 @@ pub struct SimulatedVariant {
     /// How partners are chosen.
     #[serde(default)]
     pub schedule: Schedule,
-    /// Peers that each fragment is pushed to in a round.
-    #[serde(default = "one")]
-    pub fanout: usize,
     /// Fragments.
     #[serde(default = "fragments")]
     pub fragments: usize,
@@ -150,10 +143,6 @@ const fn outer_momentum() -> f32 {
 
 fn plain() -> Vec<Codec> {
     vec![Codec::F32]
-}
-
-const fn one() -> usize {
-    1
 }
 
 const fn fragments() -> usize {
@@ -426,7 +415,7 @@ impl SimulatedVariant {
     /// What the settings of workload, condition and variant make of the product's defaults; those of
     /// the variant are the strongest.
     fn of(work: &Work, condition: &Condition, way: &Way) -> Result<Self, ReadError> {
-        let legal = "one of sync to epidemic: real processes alone have the others";
+        let legal = "one of sync to delta-set: real processes alone have the others";
         check([(way.kind.rule() != NO_GOSSIP, "variant.kind", legal)])?;
         let local = ["local_steps", "mix_every"];
         let local = local.map(|key| format!("gossip.{key}={}", work.local_steps));

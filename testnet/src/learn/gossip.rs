@@ -70,7 +70,6 @@ const LINK_SHARE: f64 = 0.5;
 fn config(case: &SimulatedCase, variant: &SimulatedVariant, fragments: Fragments) -> Config {
     let mixing = match variant.rule {
         MixingName::AllReduce | MixingName::GossipOuter | MixingName::Pairwise => Mixing::Exchange,
-        MixingName::PushSum | MixingName::Epidemic => Mixing::Push { fanout: variant.fanout },
         MixingName::DeltaSet => Mixing::Set,
     };
     let batch = u32::try_from(case.batch).unwrap_or(u32::MAX);

@@ -40,7 +40,7 @@ pub struct Outcome {
     pub steps: Vec<u64>,
     /// Commits of each peer.
     pub commits: Vec<u64>,
-    /// Exchanges, pushes or contributions applied, both ends counted, all peers.
+    /// Exchanges or contributions applied, both ends counted, all peers.
     pub applied: u64,
     /// Exchanges that ended without effect, all peers.
     pub failed: u64,

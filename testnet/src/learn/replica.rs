@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dnode_gossip::testing::{Bytes, MixTerms, Replica};
 use dnode_gossip::{Evidence, RefusedMix};
-use dnode_protocol::frame::{Codec, RUNNING_WEIGHT_ELEMENTS};
-use dnode_protocol::{FragmentId, Fragments, Origin, Reading};
-use dnode_trainer::codec::{Encoded, decode, decode_running};
+use dnode_protocol::frame::Codec;
+use dnode_protocol::{FragmentId, Fragments, Reading};
+use dnode_trainer::codec::{Encoded, decode};
 use dnode_trainer::{MixError, MixReport, StepId, Tolerance};
 
 use super::misbehaviour::Mask;
@@ -108,16 +108,11 @@ impl ModelReplica {
         self.replica.fragments()
     }
 
-    fn len(&self, fragment: FragmentId) -> usize {
-        self.replica.fragments().range(fragment).map_or(0, |range| range.len())
-    }
-
     /// What the bytes say; `None` when they do not begin with the number of a codec.
     fn read_bytes(&self, fragment: FragmentId, bytes: &[u8]) -> Option<Encoded> {
         let (number, payload) = bytes.split_first()?;
-        let codec = Codec::ALL.get(usize::from(*number)).copied()?;
-        let weight = if codec == Codec::Running32 { RUNNING_WEIGHT_ELEMENTS } else { 0 };
-        let elements = self.len(fragment) + weight;
+        let codec = Codec::try_from(*number).ok()?;
+        let elements = self.replica.fragments().range(fragment).map_or(0, |range| range.len());
         Some(Encoded { codec, elements, bytes: payload.to_vec().into() })
     }
 }
@@ -153,13 +148,10 @@ impl Replica for ModelReplica {
                     let codec = if plain { codec } else { Codec::Bf16 };
                     return write(&mask.offer(range, &own, codec));
                 }
-                Reading::Push { .. } if read.codec != Codec::Running32 => {
-                    return write(&mask.offer(range, &own, read.codec));
-                }
                 Reading::Snapshot if read.codec == Codec::F32 => {
                     return write(&mask.snapshot(range, &own));
                 }
-                Reading::Push { .. } | Reading::Snapshot => {}
+                Reading::Snapshot => {}
             }
         }
         write(&read)
@@ -213,20 +205,6 @@ impl Replica for ModelReplica {
     fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &[u8]) {
         if let Some(reply) = self.read_bytes(fragment, reply) {
             self.replica.undo(fragment, weight, &reply);
-        }
-    }
-
-    fn absorb(&mut self, fragment: FragmentId, terms: MixTerms, from: Origin, push: &[u8]) -> bool {
-        let Some(push) = self.read_bytes(fragment, push) else { return false };
-        let absorbed = self.replica.absorb(fragment, own_terms(terms), from, &push);
-        self.saw(push.elements, absorbed.map(|report| ((), report))).is_some()
-    }
-
-    fn delivered(&mut self, fragment: FragmentId, to: Origin, push: &[u8]) {
-        let Some(push) = self.read_bytes(fragment, push) else { return };
-        let mut sums = vec![0; self.len(fragment)];
-        if let Ok(received) = decode_running(&push, &mut sums) {
-            self.replica.acknowledged(fragment, to, received);
         }
     }
 

@@ -66,8 +66,6 @@ pub(super) fn replica(
         MixingName::AllReduce => (Mixer::None, Some(outer)),
         MixingName::GossipOuter => (Mixer::Exchange, Some(outer)),
         MixingName::Pairwise => (Mixer::Exchange, None),
-        MixingName::PushSum => (Mixer::PushSum, Some(outer)),
-        MixingName::Epidemic => (Mixer::Epidemic, Some(outer)),
         MixingName::DeltaSet => {
             (Mixer::DeltaSet { codec, feedback: variant.error_feedback }, Some(outer))
         }

@@ -70,9 +70,8 @@ const LINES: [&str; 12] = [
     "faults.cut_time",
 ];
 /// Settings of processes for keys of a scenario, beside those of `[gossip]`, whose names agree.
-const SETTINGS: [(&str, &str); 5] = [
+const SETTINGS: [(&str, &str); 4] = [
     ("fragments", "gossip.fragments"),
-    ("rule.fanout", "gossip.fanout"),
     ("rule.schedule", "gossip.schedule"),
     ("rule.policy", "gossip.staleness"),
     ("rule.codecs", "gossip.codecs"),

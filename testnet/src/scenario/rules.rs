@@ -19,10 +19,6 @@ pub enum MixingRule {
     /// By differences that both ends apply.
     #[default]
     Exchange,
-    /// By averaging what is pushed.
-    Epidemic,
-    /// By shares of mass.
-    PushSum,
     /// By summing contributions.
     DeltaSet,
 }
@@ -37,8 +33,6 @@ const CODECS: [Codec; 4] = [Codec::F32, Codec::Bf16, Codec::Int8, Codec::Int4];
 pub struct RuleSettings {
     /// How numbers travel.
     pub kind: MixingRule,
-    /// Peers that each fragment is pushed to in a round, 1 to 64; rules epidemic and push-sum.
-    pub fanout: usize,
     /// How partners are chosen.
     pub schedule: Schedule,
     /// What is done about staleness.
@@ -54,7 +48,6 @@ impl Default for RuleSettings {
     fn default() -> Self {
         Self {
             kind: MixingRule::default(),
-            fanout: 1,
             schedule: Schedule::default(),
             policy: Policy::default(),
             codecs: vec![Codec::F32],
@@ -64,11 +57,8 @@ impl Default for RuleSettings {
 }
 
 impl RuleSettings {
-    /// Any rule but delta-set, which is drawn apart because rounds must be long enough for it.
+    /// Any rules of exchanges; delta-set is drawn apart because rounds must be long enough for it.
     pub(crate) fn random(rng: &mut ChaCha8Rng) -> Self {
-        let kinds = [MixingRule::Exchange, MixingRule::Epidemic, MixingRule::PushSum];
-        let kind = kinds[rng.random_range(0..6_usize).saturating_sub(3)];
-        let fanout = rng.random_range(1..4);
         let schedules =
             [Schedule::Random, Schedule::Exponential, Schedule::Ring, Schedule::Nearest];
         let schedule = schedules[rng.random_range(0..4)];
@@ -77,16 +67,14 @@ impl RuleSettings {
         let codecs = CODECS[rng.random_range(0..4)..].to_vec();
         let codecs = if rng.random_bool(0.5) { vec![codecs[0]] } else { codecs };
         let weighting = if rng.random_bool(0.3) { Weighting::Samples } else { Weighting::Equal };
-        Self { kind, fanout, schedule, policy, codecs, weighting }
+        Self { kind: MixingRule::Exchange, schedule, policy, codecs, weighting }
     }
 
     /// `config` with these rules.
     pub(crate) fn apply(&self, config: Config) -> Config {
-        let fanout = self.fanout;
         Config {
             mixing: match self.kind {
                 MixingRule::Exchange => Mixing::Exchange,
-                MixingRule::Epidemic | MixingRule::PushSum => Mixing::Push { fanout },
                 MixingRule::DeltaSet => Mixing::Set,
             },
             schedule: self.schedule,
@@ -101,8 +89,6 @@ impl RuleSettings {
     pub(crate) const fn toy(&self) -> ToyRule {
         match self.kind {
             MixingRule::Exchange => ToyRule::Exchange,
-            MixingRule::Epidemic => ToyRule::Epidemic,
-            MixingRule::PushSum => ToyRule::PushSum,
             MixingRule::DeltaSet => ToyRule::Set,
         }
     }

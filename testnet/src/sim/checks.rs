@@ -140,9 +140,6 @@ impl Checks {
         if matches!(task, Work::Mix { role: Role::Initiator, .. }) {
             self.journal.prune(&exchange);
             self.ledger.close(&exchange);
-        } else if matches!(task, Work::Absorb { .. }) {
-            self.journal.drop_push(&exchange);
-            self.ledger.close(&exchange);
         }
     }
 }

@@ -27,8 +27,6 @@ pub struct Counts {
     pub applied: u64,
     /// Exchanges applied at either end.
     pub halves: u64,
-    /// Own pushes that another has taken in.
-    pub pushes: u64,
     /// Connections that came up.
     pub ups: u64,
     /// Times a replica was replaced by catching up.
@@ -38,12 +36,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Exchanges that took effect, whichever end this peer was.
-    #[must_use]
-    pub const fn exchanged(&self) -> u64 {
-        self.halves + self.pushes
-    }
-
     /// Counts what a core reports of itself.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are not counted")]
     pub(super) fn on_event(&mut self, event: &Event) {

@@ -30,7 +30,7 @@ pub enum Defect {
     HidesLag,
     /// Offers are said to be as new as the newest word of their sender.
     FreshensOffers,
-    /// What is pushed or contributed moves the replica eight times as far.
+    /// What is contributed moves the replica eight times as far.
     Overshoots,
     /// Both ends mix with weight zero.
     MixesNothing,
@@ -111,10 +111,7 @@ impl Defect {
                     *value += *value - before;
                 }
             }
-            (
-                Self::Overshoots,
-                (Work::Absorb { .. } | Work::Include { .. }, Input::Mixed { .. }),
-            ) => {
+            (Self::Overshoots, (Work::Include { .. }, Input::Mixed { .. })) => {
                 for (value, before) in fragment.iter_mut().zip(before) {
                     *value = before + OVERSHOOT * (*value - before);
                 }

@@ -2,7 +2,6 @@
 
 mod atomic;
 mod consensus;
-mod convex;
 mod gate;
 mod information;
 mod information_age;
@@ -11,7 +10,6 @@ mod lag;
 mod lease;
 mod limits;
 mod liveness;
-mod mass;
 mod mean;
 mod progress_gap;
 pub(super) mod property;
@@ -49,8 +47,6 @@ pub fn table(scenario: &Scenario, small: bool) -> Vec<Box<dyn Property>> {
     let of_the_rule: Option<Box<dyn Property>> = match scenario.rule.kind {
         MixingRule::Exchange if weighs_as_measured => None,
         MixingRule::Exchange => Some(Box::new(mean::MeanKept::new(small, scenario.rule.weighting))),
-        MixingRule::Epidemic => Some(Box::new(convex::Convex::default())),
-        MixingRule::PushSum => Some(Box::new(mass::MassKept::new(small))),
         MixingRule::DeltaSet => Some(Box::new(same_set::SameSet { often: small })),
     };
     table.extend(of_the_rule);

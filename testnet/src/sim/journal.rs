@@ -115,14 +115,6 @@ impl Journal {
         }
     }
 
-    /// A push is in the receiver's replica, and nobody asks about it again.
-    pub(super) fn drop_push(&mut self, exchange: &ExchangeId) {
-        if !self.keep_whole {
-            self.records.remove(exchange);
-            self.torn.remove(exchange);
-        }
-    }
-
     /// Notes what the ends of an exchange weigh, if it is a merging.
     pub(super) fn merging(&mut self, work: &Work, masses: Option<[f64; 2]>) {
         if masses.is_some() {
@@ -167,11 +159,6 @@ impl Journal {
                 let mass = record.masses.map_or(mass, |masses| masses[end]);
                 add_difference(&mut record.net, mass, before, after);
                 self.note_torn(exchange);
-            }
-            (Work::Absorb { exchange, fragment, .. }, Input::Mixed { .. }) => {
-                let record = self.entry(*exchange, *fragment);
-                record.responder.applied += 1;
-                record.responder_life = Some((peer, incarnation));
             }
             (Work::Undo { exchange, fragment, .. }, Input::Undone { .. }) => {
                 let record = self.entry(*exchange, *fragment);

@@ -73,7 +73,7 @@ impl Scenario {
     }
 
     /// A random schedule whose peers work by their speed, half of them on a global batch, and whose gate
-    /// follows the measured step time. Where numbers are exchanged both ways, half of the schedules have
+    /// follows the measured step time. Where numbers are exchanged, half of the schedules have
     /// peers that answer no more than their link or their budget carries.
     #[must_use]
     pub fn random_paced(seed: u64) -> Self {
@@ -268,7 +268,6 @@ mod tests {
     use dnode_gossip::{Policy, Schedule};
 
     use super::*;
-    use crate::scenario::rules::MixingRule;
 
     #[test]
     fn random_scenarios_are_legal() {
@@ -289,8 +288,6 @@ mod tests {
             ("split", share(|s| !s.script.is_empty())),
             ("cuts", share(|s| s.faults.cuts > 0.0)),
             ("crashes", share(|s| s.faults.crashes > 0.0)),
-            ("epidemic", share(|s| s.rule.kind == MixingRule::Epidemic)),
-            ("push-sum", share(|s| s.rule.kind == MixingRule::PushSum)),
             ("ring", share(|s| s.rule.schedule == Schedule::Ring)),
             ("drop", share(|s| s.rule.policy == Policy::Drop)),
             ("block", share(|s| s.rule.policy == Policy::Block)),

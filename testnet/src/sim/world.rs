@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use dnode_gossip::testing::{Effect, peer as name};
-use dnode_gossip::{Config, Event, Input, Mixing};
+use dnode_gossip::{Config, Event, Input};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Message, Time};
 
@@ -469,12 +469,6 @@ impl World {
             learning.on_event(peer, self.context.now(), event);
         }
         self.processes[peer].counts_mut().on_event(event);
-        // A push has two ends as well, and its initiator reports nothing.
-        if let Event::Applied { exchange, .. } = event
-            && self.context.config().mixing != Mixing::Exchange
-        {
-            self.processes[index_of(&exchange.initiator)].counts_mut().pushes += 1;
-        }
         self.checks.on_event(peer, event);
         self.observe(&Moment::Said { peer, event });
     }

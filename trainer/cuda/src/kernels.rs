@@ -99,12 +99,7 @@ impl Kernel {
             Codec::Int4 => Some((Self::EncodeInt4, Self::DecodeInt4, BLOCK_ELEMENTS)),
             Codec::Int2 => Some((Self::EncodeInt2, Self::DecodeInt2, INT2_BLOCK_ELEMENTS)),
             Codec::Sign => Some((Self::EncodeSign, Self::DecodeSign, SIGN_BLOCK_ELEMENTS)),
-            Codec::F32
-            | Codec::TopK
-            | Codec::Modular
-            | Codec::Modular4
-            | Codec::Running32
-            | Codec::Fixed64 => None,
+            Codec::F32 | Codec::TopK | Codec::Modular | Codec::Modular4 | Codec::Fixed64 => None,
         }
     }
 

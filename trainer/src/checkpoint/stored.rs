@@ -1,6 +1,5 @@
 //! The numbers of one checkpoint, on the disk until a replica takes them.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use super::manifest::Manifest;
 use super::metadata;
 use super::reading::{self, Allowed, checked};
 use super::{
-    ACCUMULATORS, AUTHORS, LIVE, MASSES, MOMENTS, MOMENTUM, NUMBERS, PARAMETERS, RESIDUAL, STATE,
+    ACCUMULATORS, AUTHORS, LIVE, MOMENTS, MOMENTUM, NUMBERS, PARAMETERS, RESIDUAL, STATE,
     TAIL_AVERAGE, TRAINER,
 };
 use crate::description::Description;
@@ -134,21 +133,20 @@ fn lengths(state: &TensorFile, outer: bool, fragments: Fragments) -> Result<Leng
     let outer = if outer { Some((vector(LIVE)?, vector(MOMENTUM)?)) } else { None };
     let fixed = if state.has(ACCUMULATORS) {
         let accumulators = state.elements(ACCUMULATORS, Dtype::I64, None)?;
-        let masses = state.elements(MASSES, Dtype::U64, None)?;
-        Some((accumulators, masses, state.elements(RESIDUAL, Dtype::F32, None)?))
+        Some((accumulators, state.elements(RESIDUAL, Dtype::F32, None)?))
     } else {
         None
     };
     Ok(Lengths { parameters: parameters + moments, outer, fixed })
 }
 
-/// Which contributions each fragment contains. Accumulators without masses are sums of contributions.
+/// Which contributions each fragment contains, where replicas are sums of them.
 fn contents(
     state: &TensorFile,
     lengths: &Lengths,
     fragments: Fragments,
 ) -> Result<Vec<Versions>, String> {
-    if !matches!(lengths.fixed, Some((_, 0, _))) {
+    if lengths.fixed.is_none() {
         return Ok(Vec::new());
     }
     let integers = |name| state.all_unsigned(name);
@@ -178,10 +176,6 @@ impl SavedReplica for Stored {
 
     fn accumulators(&mut self, start: usize, out: &mut [i64]) -> Result<(), TrainError> {
         self.state.signed(ACCUMULATORS, start, out).map_err(failed)
-    }
-
-    fn masses(&mut self) -> Result<Cow<'_, [u64]>, TrainError> {
-        self.state.all_unsigned(MASSES).map(Cow::Owned).map_err(failed)
     }
 
     fn trainer(&mut self) -> Result<TrainerState<'_>, TrainError> {

@@ -249,10 +249,10 @@ fn a_loaded_checkpoint_continues_as_if_nothing_had_happened() {
 }
 
 #[test]
-fn the_integers_of_push_sum_and_delta_set_are_kept_to_the_last_bit() {
+fn the_integers_of_delta_set_are_kept_to_the_last_bit() {
     let outer = Some(OuterStep::default());
     let set = |feedback| Mixer::DeltaSet { codec: Codec::Int4, feedback };
-    for mixer in [Mixer::PushSum, set(true), set(false)] {
+    for mixer in [set(true), set(false)] {
         let folder = tempfile::tempdir().unwrap();
         let mut original = mixed(mixer, outer, 10);
         save_at(folder.path(), &original, 10).unwrap();
@@ -261,8 +261,7 @@ fn the_integers_of_push_sum_and_delta_set_are_kept_to_the_last_bit() {
         assert_eq!(state, original.save());
         let contained = loaded.contents.clone();
         assert!(state.fixed.is_some());
-        let sum = matches!(mixer, Mixer::DeltaSet { .. });
-        assert_eq!(contained, if sum { contents(10) } else { Vec::new() });
+        assert_eq!(contained, contents(10));
         let mut resumed = mixed(mixer, outer, 3);
         loaded.restore(&mut resumed).unwrap();
         for replica in [&mut original, &mut resumed] {
@@ -280,7 +279,7 @@ fn the_integers_of_push_sum_and_delta_set_are_kept_to_the_last_bit() {
 #[test]
 fn a_copy_is_written_as_the_replica_is_and_stays_when_that_goes_on() {
     let delta_set = Mixer::DeltaSet { codec: Codec::F16, feedback: true };
-    for mixer in [Mixer::None, Mixer::Exchange, Mixer::PushSum, delta_set] {
+    for mixer in [Mixer::None, Mixer::Exchange, delta_set] {
         let [expected, found] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let mut replica = mixed(mixer, Some(OuterStep { learning_rate: 0.7, momentum: 0.9 }), 6);
         save_at(expected.path(), &replica, 6).unwrap();

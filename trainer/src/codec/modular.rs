@@ -53,7 +53,6 @@ macro_rules! by_bits {
             | Codec::Int2
             | Codec::Sign
             | Codec::TopK
-            | Codec::Running32
             | Codec::Fixed64 => panic!("{} is not a modular code", $codec),
         }
     };

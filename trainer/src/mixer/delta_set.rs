@@ -31,7 +31,7 @@ use dnode_protocol::frame::Codec;
 
 use super::Slice;
 use super::exchange::check_reply;
-use super::fixed::{ACCUMULATOR_BITS, to_fixed, to_float};
+use super::fixed::{to_fixed, to_float};
 use crate::codec::{Encoded, decode, decode_i64, encode, encode_i64};
 use crate::kernel::reduce::add_scaled;
 use crate::mix::{MixError, MixReport, check_length, check_norm, check_snapshot, norm, subtract};
@@ -72,8 +72,7 @@ struct Lead {
 impl DeltaSet {
     /// Begins at the slow weights `values`, rounded; they follow that rounding.
     pub(crate) fn new(values: &mut [f32], codec: Codec, feedback: bool) -> Self {
-        let accumulators: Vec<i64> =
-            values.iter().map(|&x| to_fixed(f64::from(x), ACCUMULATOR_BITS)).collect();
+        let accumulators: Vec<i64> = values.iter().map(|&x| to_fixed(f64::from(x))).collect();
         read(&accumulators, values);
         let codec = if check_reply(codec).is_ok() { codec } else { Codec::F32 };
         let residual = if feedback { vec![0.0; values.len()] } else { Vec::new() };
@@ -276,14 +275,14 @@ impl Lead {
 /// Writes `φ = A / 2³²`, rounded once.
 pub(crate) fn read(accumulators: &[i64], out: &mut [f32]) {
     for (out, &accumulator) in out.iter_mut().zip(accumulators) {
-        *out = to_float(accumulator, ACCUMULATOR_BITS);
+        *out = to_float(accumulator);
     }
 }
 
 /// `A ← A + round(2³² moved)`, modulo 2⁶⁴, so that the order never matters.
 fn add(accumulators: &mut [i64], moved: &[f32]) {
     for (accumulator, &moved) in accumulators.iter_mut().zip(moved) {
-        *accumulator = accumulator.wrapping_add(to_fixed(f64::from(moved), ACCUMULATOR_BITS));
+        *accumulator = accumulator.wrapping_add(to_fixed(f64::from(moved)));
     }
 }
 

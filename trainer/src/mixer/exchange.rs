@@ -241,7 +241,6 @@ impl Exchange {
             clipped: clipped.is_some(),
             blocks,
             blocks_failed,
-            received: 0,
         };
         Ok((coded, report))
     }
@@ -307,13 +306,9 @@ const fn is_unread(blocks: usize, failed: usize) -> bool {
 const fn check_offer(codec: Codec) -> Result<(), MixError> {
     match codec {
         Codec::F32 | Codec::Bf16 | Codec::F16 | Codec::Modular | Codec::Modular4 => Ok(()),
-        Codec::Int8
-        | Codec::Int4
-        | Codec::Int2
-        | Codec::Sign
-        | Codec::TopK
-        | Codec::Running32
-        | Codec::Fixed64 => Err(MixError::Codec(codec)),
+        Codec::Int8 | Codec::Int4 | Codec::Int2 | Codec::Sign | Codec::TopK | Codec::Fixed64 => {
+            Err(MixError::Codec(codec))
+        }
     }
 }
 
@@ -328,8 +323,6 @@ pub(super) fn check_reply(codec: Codec) -> Result<(), MixError> {
         | Codec::Int2
         | Codec::Sign
         | Codec::TopK => Ok(()),
-        Codec::Modular | Codec::Modular4 | Codec::Running32 | Codec::Fixed64 => {
-            Err(MixError::Codec(codec))
-        }
+        Codec::Modular | Codec::Modular4 | Codec::Fixed64 => Err(MixError::Codec(codec)),
     }
 }

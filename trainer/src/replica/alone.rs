@@ -1,7 +1,7 @@
 //! Mixing in the thread that trains: every piece of work is whole when its call returns.
 
+use dnode_protocol::FragmentId;
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{FragmentId, Origin};
 
 use super::{Replica, ReplicaLock};
 use crate::codec::Encoded;
@@ -50,30 +50,6 @@ impl Replica {
     /// When `reply` is not what [`Self::answer`] returned for this fragment.
     pub fn undo(&mut self, fragment: FragmentId, weight: f32, reply: &Encoded) {
         self.alone(fragment, |lock| lock.undo(fragment, weight, reply));
-    }
-
-    /// As [`ReplicaLock::absorb`].
-    ///
-    /// # Errors
-    /// [`MixError`]; the replica is unchanged then.
-    pub fn absorb(
-        &mut self,
-        fragment: FragmentId,
-        terms: MixTerms,
-        from: Origin,
-        push: &Encoded,
-    ) -> Result<MixReport, MixError> {
-        self.alone(fragment, |lock| lock.absorb(fragment, terms, from, push))
-    }
-
-    /// As [`ReplicaLock::acknowledged`].
-    pub fn acknowledged(&mut self, fragment: FragmentId, edge: Origin, received: u64) {
-        self.shared.lock().acknowledged(fragment, edge, received);
-    }
-
-    /// As [`ReplicaLock::forget`].
-    pub fn forget(&mut self, edge: Origin) -> bool {
-        self.shared.lock().forget(edge)
     }
 
     /// As [`ReplicaLock::include`].

@@ -21,8 +21,8 @@ pub struct ReplicaConfig {
     pub mixer: Mixer,
     /// What a commit does with the progress of its local steps.
     ///
-    /// `None`: the weights are x itself and commits do nothing; push-sum and delta-set, which have
-    /// slow weights always, then take progress as it is (`α = 1`, `β = 0`).
+    /// `None`: the weights are x itself and commits do nothing; delta-set, which has slow weights
+    /// always, then takes progress as it is (`α = 1`, `β = 0`).
     pub outer: Option<OuterStep>,
     /// The partition of the parameters.
     pub fragments: Fragments,
@@ -31,13 +31,13 @@ pub struct ReplicaConfig {
 }
 
 impl ReplicaConfig {
-    /// What commits do. Push-sum and delta-set have slow weights always.
+    /// What commits do. Delta-set has slow weights always.
     pub(crate) fn outer_step(&self) -> Option<OuterStep> {
         match self.mixer {
-            Mixer::PushSum | Mixer::DeltaSet { .. } => {
+            Mixer::DeltaSet { .. } => {
                 Some(self.outer.unwrap_or(OuterStep { learning_rate: 1.0, momentum: 0.0 }))
             }
-            Mixer::None | Mixer::Exchange | Mixer::Epidemic => self.outer,
+            Mixer::None | Mixer::Exchange => self.outer,
         }
     }
 
@@ -46,8 +46,7 @@ impl ReplicaConfig {
         let parameters = self.fragments.parameters() as u64;
         let slow = if self.outer_step().is_some() { 8 * parameters } else { 0 };
         let sums = match self.mixer {
-            Mixer::None | Mixer::Exchange | Mixer::Epidemic => 0,
-            Mixer::PushSum => 8 * parameters,
+            Mixer::None | Mixer::Exchange => 0,
             // Accumulators, the lead, and what codes have left out.
             Mixer::DeltaSet { feedback, .. } => (12 + if feedback { 4 } else { 0 }) * parameters,
         };

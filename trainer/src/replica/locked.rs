@@ -1,21 +1,19 @@
 //! What mixing does while it holds the replica's lock: read, answer, apply, undo, take in.
 
+use dnode_protocol::FragmentId;
 use dnode_protocol::frame::Codec;
-use dnode_protocol::{FragmentId, Origin};
 
 use super::ReplicaLock;
 use super::store::{HostStore, Store};
 use crate::codec::{Encoded, decode};
 use crate::mix::{MixError, MixReport, MixTerms, check_length, check_snapshot, norm};
-use crate::mixer::{Exchange, FragmentMemory, Learning, MixerState, PushSum, Reading, Slice};
-use crate::slow::Own;
+use crate::mixer::{Exchange, FragmentMemory, Learning, MixerState, Reading, Slice};
 
 /// φ moves at once and x when training comes to it, by the same. Where x itself is exchanged,
 /// training has shown the fragment before ([`super::SharedReplica::wait`]).
 impl ReplicaLock<'_> {
     /// Reads a fragment to be sent.
     ///
-    /// A push changes the state: push-sum gives half away, epidemic begins to count arrivals anew.
     /// What the mixer does not do is answered by the weights in f32.
     ///
     /// # Panics
@@ -77,56 +75,6 @@ impl ReplicaLock<'_> {
         }
     }
 
-    /// Takes in a push.
-    ///
-    /// `terms.weight`: of the arrival in the average (epidemic). `from`: the pusher; a push must be
-    /// given only to the life of a peer that it is addressed to.
-    ///
-    /// # Errors
-    /// [`MixError`]; the replica is unchanged then.
-    pub fn absorb(
-        &mut self,
-        fragment: FragmentId,
-        terms: MixTerms,
-        from: Origin,
-        push: &Encoded,
-    ) -> Result<MixReport, MixError> {
-        self.on_host(fragment, |mixer, own, index| match mixer {
-            MixerState::Epidemic(state) => state.absorb(own, index, terms, push),
-            MixerState::PushSum(state) => state.absorb(own, (index, from), terms.tolerance, push),
-            MixerState::None | MixerState::Exchange(..) | MixerState::DeltaSet(_) => {
-                Err(OTHER_MIXER)
-            }
-        })
-    }
-
-    /// Push-sum: the peer at `edge` has taken in what was pushed to it, up to
-    /// [`MixReport::received`] of its report.
-    ///
-    /// Without acknowledgements an edge stops giving after
-    /// [`crate::PUSHES_UNACKNOWLEDGED_MAX`] pushes, or sooner.
-    pub fn acknowledged(&mut self, fragment: FragmentId, edge: Origin, received: u64) {
-        if let (Ok(slice), Some(state)) = (self.shared.slice(fragment), self.push_sum()) {
-            state.acknowledged(slice.index, edge, received);
-        }
-    }
-
-    /// Push-sum: the peer at `edge` has taken in `push`, and with it all that came before.
-    pub fn delivered(&mut self, fragment: FragmentId, edge: Origin, push: &Encoded) {
-        if let (Codec::Running32, Some(weight)) = (push.codec, push.bytes.last_chunk()) {
-            self.acknowledged(fragment, edge, u64::from_le_bytes(*weight));
-        }
-    }
-
-    /// Push-sum: drops the edges to and from a peer that is gone for good.
-    ///
-    /// What it did not take in is lost with it, and this life of it can push here no more, as what
-    /// it had given is not known any longer. False, with nothing done, when
-    /// [`crate::FORGOTTEN_MAX`] peers are dropped already.
-    pub fn forget(&mut self, edge: Origin) -> bool {
-        self.push_sum().is_none_or(|state| state.forget(edge))
-    }
-
     /// Delta-set: adds another peer's contribution; the caller sees to it that each is added once.
     ///
     /// # Errors
@@ -137,9 +85,11 @@ impl ReplicaLock<'_> {
         fragment: FragmentId,
         contribution: &Encoded,
     ) -> Result<MixReport, MixError> {
-        self.on_host(fragment, |mixer, own, index| {
+        let slice = self.shared.slice(fragment)?;
+        let Store::Host(host) = &mut *self.store else { return Err(OTHER_MIXER) };
+        host.work(self.shared, &slice, |mixer, own| {
             let MixerState::DeltaSet(state) = mixer else { return Err(OTHER_MIXER) };
-            state.include(own, index, contribution)
+            state.include(own, slice.index, contribution)
         })
     }
 
@@ -189,13 +139,9 @@ impl ReplicaLock<'_> {
             if let MixerState::DeltaSet(state) = mixer {
                 return state.adopt(own, slice.index, snapshot);
             }
-            let mut values = plain_weights(&slice, snapshot)?;
+            let values = plain_weights(&slice, snapshot)?;
             check_snapshot(&slice.range, norm(&values), own.norm_if_known())?;
-            if let MixerState::PushSum(state) = mixer {
-                state.adopt(own, slice.index, &mut values);
-            } else {
-                own.adopt(&values);
-            }
+            own.adopt(&values);
             Ok(())
         })
     }
@@ -213,24 +159,6 @@ impl ReplicaLock<'_> {
                 work(state, &mut memory.of(own, slice.index))
             }),
             Store::Device(device) => device.exchange(self.shared, &slice, work),
-        }
-    }
-
-    /// Works on a fragment with a mixer that only host memory knows.
-    fn on_host<T>(
-        &mut self,
-        fragment: FragmentId,
-        work: impl FnOnce(&mut MixerState, &mut Own<'_>, usize) -> Result<T, MixError>,
-    ) -> Result<T, MixError> {
-        let slice = self.shared.slice(fragment)?;
-        let Store::Host(host) = &mut *self.store else { return Err(OTHER_MIXER) };
-        host.work(self.shared, &slice, |mixer, own| work(mixer, own, slice.index))
-    }
-
-    fn push_sum(&mut self) -> Option<&mut PushSum> {
-        match &mut *self.store {
-            Store::Host(HostStore { mixer: MixerState::PushSum(state), .. }) => Some(state),
-            Store::Host(_) | Store::Device(_) => None,
         }
     }
 }

@@ -349,7 +349,7 @@ impl DeviceStore {
     pub(super) fn read(&mut self, shared: &SharedReplica, slice: &Slice, what: Reading) -> Encoded {
         let coded = self.exchange(shared, slice, |exchange, memory| match what {
             Reading::Offer(reply) => exchange.offer(memory, reply),
-            Reading::Snapshot | Reading::Push { .. } => Ok(memory.offer(Codec::F32, None)?.0),
+            Reading::Snapshot => Ok(memory.offer(Codec::F32, None)?.0),
         });
         // Numbers that cannot be read are sent as what they are now: none that anybody takes.
         coded.unwrap_or_else(|_| encode(Codec::F32, &vec![f32::NAN; slice.range.len()]))

@@ -305,7 +305,7 @@ mod tests {
 
     fn move_one(pending: &mut PendingUpdates, index: usize) {
         let (mut values, mut taken) = ([0.0; 4], pending.take(index));
-        Own::new(0..4, (Some(&mut values), true), None, &mut taken.moved).displace(&[1.0; 4], 1.0);
+        Own::new(0..4, (Some(&mut values), true), None, &mut taken.moved).replace(&mut [1.0; 4]);
         pending.give(index, taken);
     }
 

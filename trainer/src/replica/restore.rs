@@ -1,11 +1,9 @@
 //! Putting back what a replica was, from memory or from a disk, without a second copy of it.
 
-use std::borrow::Cow;
-
 use super::store::{HostStore, Store};
 use super::{Replica, ReplicaLock, ReplicaState};
 use crate::mix::norm;
-use crate::mixer::{MixerState, plausible_mass, read_accumulators};
+use crate::mixer::{MixerState, read_accumulators};
 use crate::seam::TrainError;
 use crate::trainer_state::TrainerState;
 use crate::weights::{CHUNK, chunks};
@@ -30,8 +28,8 @@ pub(crate) struct Lengths {
     pub(crate) parameters: usize,
     /// Live weights and outer momentum.
     pub(crate) outer: Option<(usize, usize)>,
-    /// Accumulators, masses and residual.
-    pub(crate) fixed: Option<(usize, usize, usize)>,
+    /// Accumulators and residual.
+    pub(crate) fixed: Option<(usize, usize)>,
 }
 
 /// What a replica was, wherever that is kept.
@@ -47,9 +45,6 @@ pub(crate) trait SavedReplica {
     /// Reads the accumulators from `start` on.
     fn accumulators(&mut self, start: usize, out: &mut [i64]) -> Result<(), TrainError>;
 
-    /// The masses of push-sum.
-    fn masses(&mut self) -> Result<Cow<'_, [u64]>, TrainError>;
-
     /// The trainer's private state.
     fn trainer(&mut self) -> Result<TrainerState<'_>, TrainError>;
 }
@@ -58,7 +53,7 @@ impl SavedReplica for &ReplicaState {
     fn lengths(&self) -> Lengths {
         let outer = self.outer.as_ref().map(|outer| (outer.live.len(), outer.momentum.len()));
         let fixed = self.fixed.as_ref();
-        let fixed = fixed.map(|f| (f.accumulators.len(), f.masses.len(), f.residual.len()));
+        let fixed = fixed.map(|fixed| (fixed.accumulators.len(), fixed.residual.len()));
         Lengths { parameters: self.parameters.len(), outer, fixed }
     }
 
@@ -78,10 +73,6 @@ impl SavedReplica for &ReplicaState {
         let values = self.fixed.as_ref().map_or(&[][..], |fixed| &fixed.accumulators);
         out.copy_from_slice(&values[start..start + out.len()]);
         Ok(())
-    }
-
-    fn masses(&mut self) -> Result<Cow<'_, [u64]>, TrainError> {
-        Ok(Cow::Borrowed(self.fixed.as_ref().map_or(&[][..], |fixed| &fixed.masses)))
     }
 
     fn trainer(&mut self) -> Result<TrainerState<'_>, TrainError> {
@@ -171,17 +162,10 @@ impl Store {
                     saved.read(Part::Parameters, 0, &mut slow.values)?;
                     saved.read(Part::Momentum, 0, &mut slow.momentum)?;
                 }
-                match mixer {
-                    MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => {}
-                    MixerState::PushSum(own) => {
-                        let numerators = own.restore(&saved.masses()?);
-                        saved.accumulators(0, numerators)?;
-                    }
-                    MixerState::DeltaSet(own) => {
-                        let (accumulators, residual) = own.state_mut();
-                        saved.accumulators(0, accumulators)?;
-                        saved.read(Part::Residual, 0, residual)?;
-                    }
+                if let MixerState::DeltaSet(own) = mixer {
+                    let (accumulators, residual) = own.state_mut();
+                    saved.accumulators(0, accumulators)?;
+                    saved.read(Part::Residual, 0, residual)?;
                 }
             }
             Self::Device(_) if outer.is_none() => {}
@@ -210,7 +194,7 @@ pub(crate) fn unsound(saved: &mut dyn SavedReplica) -> Result<Option<String>, Tr
     let outer = outer.into_iter().flat_map(|(live, momentum)| {
         [("live", Part::Live, live), ("outer momentum", Part::Momentum, momentum)]
     });
-    let residual = fixed.map(|(_, _, residual)| ("residual", Part::Residual, residual));
+    let residual = fixed.map(|(_, residual)| ("residual", Part::Residual, residual));
     let all = outer.chain(residual).chain([("parameters", Part::Parameters, parameters)]);
     for (name, part, len) in all {
         if let Some(detail) = not_finite(saved, (name, part), len)? {
@@ -248,24 +232,18 @@ fn not_finite(
 
 fn check_fixed(store: &Store, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
     let refuse = |detail: &str| Err(TrainError::State(detail.to_owned()));
-    let (accumulators, masses, residual) = match (store.fixed(), saved.lengths().fixed) {
+    let (accumulators, residual) = match (store.fixed(), saved.lengths().fixed) {
         (None, None) => return Ok(()),
-        (Some((accumulators, masses, residual)), Some(found)) => {
-            let own = (accumulators.len(), masses.len(), residual.len());
+        (Some((accumulators, residual)), Some(found)) => {
+            let own = (accumulators.len(), residual.len());
             if own != found {
-                return refuse("saved with another mixer, fragments or feedback");
+                return refuse("saved with another number of parameters, or feedback");
             }
             own
         }
         _ => return refuse("saved with another mixer: integers missing or unexpected"),
     };
     finite(saved, ("residual", Part::Residual), residual)?;
-    if !saved.masses()?.iter().all(|&mass| plausible_mass(mass)) {
-        return refuse("weights of push-sum: out of bounds");
-    }
-    if masses > 0 {
-        return Ok(());
-    }
     let mut integers = vec![0; CHUNK.min(accumulators)];
     let (mut read, mut values) = (vec![0.0; integers.len()], vec![0.0; integers.len()]);
     for piece in chunks(0..accumulators) {

@@ -10,9 +10,7 @@ use crate::trainer_state::TrainerState;
 
 /// Everything a replica needs to continue.
 ///
-/// Not kept: clipping radii and distances of exchanges, counts of epidemic arrivals, which are
-/// learnt again, and push-sum's edges: a resumed peer is a new incarnation, whose edges begin at
-/// zero, and what was on its way to its earlier life is lost with that.
+/// Not kept: clipping radii and distances of exchanges, which are learnt again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReplicaState {
     /// The replica's weights, `[P]`: φ, or x without an outer step. Behind them the first moments,
@@ -20,7 +18,7 @@ pub struct ReplicaState {
     pub parameters: Vec<f32>,
     /// What the outer step adds; `None` without one.
     pub outer: Option<OuterState>,
-    /// What push-sum and delta-set add; `None` for other mixers.
+    /// What delta-set adds; `None` for other mixers.
     pub fixed: Option<FixedState>,
     /// The trainer's private state.
     pub trainer: TrainerState<'static>,
@@ -35,14 +33,12 @@ pub struct OuterState {
     pub momentum: Vec<f32>,
 }
 
-/// The integers behind a replica of push-sum or delta-set.
+/// The integers behind a replica of delta-set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FixedState {
-    /// Numerators X in units of 2⁻²⁶, or accumulators A in units of 2⁻³², `[P]`.
+    /// Accumulators A in units of 2⁻³², `[P]`.
     pub accumulators: Vec<i64>,
-    /// Push-sum: weights in units of 2⁻³², one per fragment; empty for delta-set.
-    pub masses: Vec<u64>,
-    /// Delta-set with feedback: what its code has not sent yet, `[P]`; else empty.
+    /// With feedback: what its code has not sent yet, `[P]`; else empty.
     pub residual: Vec<f32>,
 }
 
@@ -66,7 +62,7 @@ impl<'r, 't> Held<'r, 't> {
     #[must_use]
     pub fn to_copy(&self) -> ReplicaCopy {
         let (layout, fragments) = (self.layout().clone(), self.fragments());
-        ReplicaCopy { state: self.copy(), layout, fragments, is_sum: self.is_sum() }
+        ReplicaCopy { state: self.copy(), layout, fragments }
     }
 
     /// Everything needed to continue.
@@ -76,9 +72,8 @@ impl<'r, 't> Held<'r, 't> {
             self.live(0..live.len(), &mut live);
             OuterState { live, momentum: momentum.into_owned() }
         });
-        let fixed = self.fixed().map(|(accumulators, masses, residual)| FixedState {
+        let fixed = self.fixed().map(|(accumulators, residual)| FixedState {
             accumulators: accumulators.to_vec(),
-            masses: masses.to_vec(),
             residual: residual.to_vec(),
         });
         ReplicaState {
@@ -118,15 +113,15 @@ impl<'r, 't> Held<'r, 't> {
         self.lock.store.momentum()
     }
 
-    /// Accumulators, masses and residual of [`FixedState`]; `None` for mixers without.
-    pub(crate) fn fixed(&self) -> Option<(&[i64], &[u64], &[f32])> {
+    /// Accumulators and residual of [`FixedState`]; `None` for mixers without.
+    pub(crate) fn fixed(&self) -> Option<(&[i64], &[f32])> {
         self.lock.store.fixed()
     }
 
     /// Whether the replica is a sum of contributions (delta-set), of which a checkpoint must say which.
     #[must_use]
     pub fn is_sum(&self) -> bool {
-        self.lock.store.delta_set().is_some()
+        self.fixed().is_some()
     }
 
     /// The partition of the parameters.
@@ -151,7 +146,6 @@ pub struct ReplicaCopy {
     state: ReplicaState,
     layout: ParameterLayout,
     fragments: Fragments,
-    is_sum: bool,
 }
 
 impl ReplicaCopy {
@@ -202,22 +196,19 @@ impl<'a> Source<'a> {
     }
 
     /// As [`Held::fixed`].
-    pub(crate) fn fixed(self) -> Option<(&'a [i64], &'a [u64], &'a [f32])> {
+    pub(crate) fn fixed(self) -> Option<(&'a [i64], &'a [f32])> {
         match self {
             Self::Held(held) => held.fixed(),
             Self::Copy(copy) => {
                 let fixed = copy.state.fixed.as_ref();
-                fixed.map(|fixed| (&*fixed.accumulators, &*fixed.masses, &*fixed.residual))
+                fixed.map(|fixed| (&*fixed.accumulators, &*fixed.residual))
             }
         }
     }
 
     /// As [`Held::is_sum`].
     pub(crate) fn is_sum(self) -> bool {
-        match self {
-            Self::Held(held) => held.is_sum(),
-            Self::Copy(copy) => copy.is_sum,
-        }
+        self.fixed().is_some()
     }
 
     /// The partition of the parameters.

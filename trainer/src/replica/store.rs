@@ -9,9 +9,7 @@ use super::on_device::DeviceStore;
 use super::{ReplicaConfig, SharedReplica};
 use crate::codec::{Encoded, encode};
 use crate::kernel::reduce::add_scaled;
-use crate::mixer::{
-    DeltaSet, Epidemic, Exchange, HostMemory, Mixer, MixerState, PushSum, Reading, Slice,
-};
+use crate::mixer::{DeltaSet, Exchange, HostMemory, Mixer, MixerState, Reading, Slice};
 use crate::outer::OuterStep;
 use crate::slow::{Own, Slow};
 use crate::weights::Live;
@@ -101,20 +99,9 @@ impl Store {
         }
     }
 
-    /// Accumulators, masses and residual of [`super::FixedState`]; `None` for mixers without.
-    pub(super) fn fixed(&self) -> Option<(&[i64], &[u64], &[f32])> {
-        let Self::Host(HostStore { mixer, .. }) = self else { return None };
-        match mixer {
-            MixerState::None | MixerState::Exchange(..) | MixerState::Epidemic(_) => None,
-            MixerState::PushSum(state) => {
-                let (numerators, masses) = state.state();
-                Some((numerators, masses, &[]))
-            }
-            MixerState::DeltaSet(state) => {
-                let (accumulators, residual) = state.state();
-                Some((accumulators, &[], residual))
-            }
-        }
+    /// Accumulators and residual of [`super::FixedState`]; `None` for mixers without.
+    pub(super) fn fixed(&self) -> Option<(&[i64], &[f32])> {
+        self.delta_set().map(DeltaSet::state)
     }
 }
 
@@ -135,8 +122,6 @@ impl HostStore {
             Mixer::Exchange => {
                 MixerState::Exchange(Exchange::new(fragments, clip), HostMemory::new(count))
             }
-            Mixer::Epidemic => MixerState::Epidemic(Epidemic::new(count)),
-            Mixer::PushSum => MixerState::PushSum(PushSum::new(values, &fragments)),
             Mixer::DeltaSet { codec, feedback } => {
                 MixerState::DeltaSet(DeltaSet::new(values, codec, feedback))
             }
@@ -152,14 +137,8 @@ impl HostStore {
                 let offer = state.offer(&mut memory.of(own, slice.index), reply);
                 offer.expect("weights in host memory can be read")
             }
-            (MixerState::Epidemic(state), Reading::Push { codec, .. }) => {
-                state.push(own, slice.index, codec)
-            }
-            (MixerState::PushSum(state), Reading::Push { to, .. }) => state.push(slice, to),
             (MixerState::DeltaSet(state), Reading::Snapshot) => state.snapshot(slice.range.clone()),
-            (_, Reading::Offer(_) | Reading::Snapshot | Reading::Push { .. }) => {
-                encode(Codec::F32, own.values())
-            }
+            (_, Reading::Offer(_) | Reading::Snapshot) => encode(Codec::F32, own.values()),
         })
     }
 

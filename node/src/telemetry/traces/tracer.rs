@@ -144,7 +144,7 @@ impl Sink {
 const fn name(work: &Work) -> &'static str {
     match work {
         Work::Read { .. } => "encode",
-        Work::Mix { .. } | Work::Absorb { .. } | Work::Include { .. } => "mix",
+        Work::Mix { .. } | Work::Include { .. } => "mix",
         Work::Undo { .. } => "undo",
         Work::Adopt { .. } | Work::Recall { .. } => "adopt",
     }

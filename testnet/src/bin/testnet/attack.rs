@@ -23,8 +23,8 @@ pub(super) struct AttackArgs {
     #[arg(long = "swarm", value_name = "ATTACKERS/PEERS", value_parser = swarm, default_values = ["1/4", "1/8", "2/8", "2/16"])]
     swarms: Vec<Swarm>,
     /// Rule: gossip-outer, pairwise, pairwise-auto (as often as links carry, with int4, the product's
-    /// default), epidemic, delta-set or push-sum; or an aggregator to compare with: mean, median,
-    /// trimmed-mean, krum or centered-clip. Repeatable.
+    /// default) or delta-set; or an aggregator to compare with: mean, median, trimmed-mean, krum or
+    /// centered-clip. Repeatable.
     #[arg(long = "rule", default_values = ["gossip-outer", "pairwise"])]
     rules: Vec<String>,
     /// Skewed labels (`data.skew`), besides equal data.

@@ -1,4 +1,4 @@
-//! The weights that a peer shows in place of its own, in exchanges, pushes, contributions and snapshots.
+//! The weights that a peer shows in place of its own, in exchanges, contributions and snapshots.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

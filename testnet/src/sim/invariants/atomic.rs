@@ -40,11 +40,6 @@ impl Property for Atomic {
                     ));
                 }
             }
-            (Work::Absorb { exchange, .. }, Input::Mixed { .. })
-                if view.journal.get(exchange).is_some_and(|r| r.responder.applied > 1) =>
-            {
-                return Err(format!("{exchange} was absorbed twice"));
-            }
             (Work::Undo { exchange, .. }, Input::Undone { .. }) => {
                 let Some(record) = view.journal.get(exchange) else {
                     return Err(format!("{exchange} was undone and is unknown"));

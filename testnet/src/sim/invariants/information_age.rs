@@ -34,7 +34,7 @@ impl Property for InformationAge {
             for (fragment, contained) in fragments.zip(contained) {
                 let age = match view.config.mixing {
                     Mixing::Set => host.core.information_age(fragment, name).unwrap_or(0),
-                    Mixing::Exchange | Mixing::Push { .. } => known.ahead_of(contained),
+                    Mixing::Exchange => known.ahead_of(contained),
                 };
                 if age > bound {
                     return Err(format!(

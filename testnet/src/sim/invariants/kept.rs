@@ -5,12 +5,12 @@ use std::fmt;
 /// What a rule keeps, and the worst that was seen of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kept {
-    /// `mean`, `mean weighted by samples`, or `mass` with the sums that go with it.
+    /// `mean` or `mean weighted by samples`.
     pub what: &'static str,
     /// Largest distance of a sum over all replicas from what it must be, relative to the largest sum
-    /// of magnitudes of any element; of masses, to theirs.
+    /// of magnitudes of any element.
     pub worst: f64,
-    /// Exchanges that both ends applied, or pushes that arrived.
+    /// Exchanges that both ends applied.
     pub exchanges: u64,
     /// Halves that were taken back.
     pub undone: u64,

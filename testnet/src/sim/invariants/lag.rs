@@ -19,7 +19,7 @@ impl Property for Lag {
     fn observe(&mut self, moment: &Moment<'_>, view: &View<'_>) -> Result<(), String> {
         let Moment::Worked {
             peer,
-            task: Work::Mix { exchange, .. } | Work::Absorb { exchange, .. },
+            task: Work::Mix { exchange, .. },
             answer: Input::Mixed { .. },
             ..
         } = moment

@@ -41,7 +41,7 @@ impl Property for SnapshotAge {
                 }
             }
             Moment::Worked {
-                task: Work::Mix { exchange, .. } | Work::Absorb { exchange, .. },
+                task: Work::Mix { exchange, .. },
                 answer: Input::Mixed { .. },
                 ..
             } => {

@@ -33,9 +33,7 @@ fn most_messages(peer: u32, view: &View<'_>) -> f64 {
     let fragments = f64::from(view.scenario.fragments);
     let neighbours = view.neighbours(peer).len() as f64;
     let elapsed = view.now.as_secs_f64();
-    let exchanges = fragments
-        * (view.scenario.rule.fanout.max(1) + config.redraws_max) as f64
-        * (counts.rounds + 1) as f64;
+    let exchanges = fragments * (1 + config.redraws_max) as f64 * (counts.rounds + 1) as f64;
     let pulls = fragments * (counts.catch_ups + counts.ups + 1) as f64;
     let phases = 2 * (counts.catch_ups + counts.merges) + counts.commits + counts.ups + 2;
     let beats = elapsed / (config.heartbeat.as_secs_f64() / 2.0) + 1.0;

@@ -1,6 +1,6 @@
-//! Mixing weights lie in `[0, 0.5]`, those of pushes, samples and mergings in `[0, 1]`, and both ends of an exchange use the same one.
+//! Mixing weights lie in `[0, 0.5]`, those of samples and mergings in `[0, 1]`, and both ends of an exchange use the same one.
 
-use dnode_gossip::{Event, Mixing, Weighting, Work};
+use dnode_gossip::{Event, Weighting, Work};
 
 use super::super::view::View;
 use super::property::{Moment, Property};
@@ -33,9 +33,9 @@ impl Property for Weight {
         };
         let deal = view.ledger.get(exchange);
         let merges = deal.is_none_or(|deal| deal.merges);
-        let most = match (view.config.mixing, view.config.weighting) {
-            (Mixing::Exchange, Weighting::Equal) if !merges => 0.5,
-            _ => 1.0,
+        let most = match view.config.weighting {
+            Weighting::Equal if !merges => 0.5,
+            Weighting::Equal | Weighting::Samples => 1.0,
         };
         if (0.0..=most).contains(weight) {
             Ok(())

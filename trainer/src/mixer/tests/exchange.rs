@@ -57,12 +57,7 @@ fn left_max(codec: Codec) -> f64 {
         // Offers of four bits are wrong by a fifteenth of a bound that is forgotten slowly.
         Codec::Int4 => 0.05,
         Codec::Int2 | Codec::Sign => 0.1,
-        Codec::F32
-        | Codec::Int8
-        | Codec::Modular
-        | Codec::Modular4
-        | Codec::Running32
-        | Codec::Fixed64 => 0.02,
+        Codec::F32 | Codec::Int8 | Codec::Modular | Codec::Modular4 | Codec::Fixed64 => 0.02,
     }
 }
 

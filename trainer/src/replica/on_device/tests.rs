@@ -363,7 +363,8 @@ fn other_mixers_leave_the_device_alone() {
     let first = values(LEN, 0.0);
     let weights = TestWeights::new(&order, &first);
     let trainer = OnDevice { probe: probe(first).0, device: order, weights };
-    let config = ReplicaConfig { mixer: Mixer::Epidemic, ..case.config() };
+    let mixer = Mixer::DeltaSet { codec: Codec::F32, feedback: false };
+    let config = ReplicaConfig { mixer, ..case.config() };
     let mut replica = Replica::with(Box::new(trainer), config);
     assert_eq!(replica.stays_on_device(), Ok(false));
     steps(&mut replica, 0);
