@@ -66,6 +66,7 @@ fn train(folder: &Path) {
         clock: Clock(1),
         contents: &[],
         replica: Source::Held(&held),
+        tail_average: None,
     };
     checkpoint::save(folder, 2, &checkpoint).unwrap();
 }

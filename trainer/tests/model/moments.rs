@@ -66,8 +66,17 @@ fn save(folder: &Path, replica: &Replica) {
     let (description, replica) = (&Description::default(), Source::Held(&held));
     let (step, samples, clock) = (4, 4 * SAMPLES as u64, Clock(4));
     let (run, micro_steps, contents) = (run(), 4_000_000, &[][..]);
-    let checkpoint =
-        Checkpoint { run, description, step, micro_steps, samples, clock, contents, replica };
+    let checkpoint = Checkpoint {
+        run,
+        description,
+        step,
+        micro_steps,
+        samples,
+        clock,
+        contents,
+        replica,
+        tail_average: None,
+    };
     checkpoint::save(folder, 2, &checkpoint).unwrap();
 }
 
