@@ -67,7 +67,7 @@ pub struct TensorHeader {
     pub fragment: FragmentId,
     /// The sender's clock when it read the fragment.
     pub clock: Clock,
-    /// Elements of the whole tensor, 1 to [`Codec::elements_max`].
+    /// Elements of the whole tensor, 1 to [`FRAGMENT_ELEMENTS_MAX`].
     pub elements: u32,
     /// First element of this frame, a multiple of [`Codec::frame_elements`].
     pub offset: u32,
