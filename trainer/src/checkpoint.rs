@@ -346,12 +346,12 @@ fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointEr
         tensors::write(&path, tensors, metadata).map_err(CheckpointError::write(&path))
     };
     let mut files = vec![
-        put(PARAMETERS, &parameter_tensors(held), Some(metadata::of(checkpoint, None)))?,
+        put(PARAMETERS, &parameter_tensors(held, None), Some(metadata::of(checkpoint, None)))?,
         put(STATE, &state_tensors(held, &contents, &trainer), None)?,
     ];
     if let Some(average) = checkpoint.tail_average {
         let metadata = metadata::of(checkpoint, Some(average.moments()));
-        files.push(put(TAIL_AVERAGE, &averaged_tensors(held, average), Some(metadata))?);
+        files.push(put(TAIL_AVERAGE, &parameter_tensors(held, Some(average)), Some(metadata))?);
     }
     if let Some(tokenizer) = checkpoint.description.tokenizer() {
         let path = writing.join(TOKENIZER_FILE);
@@ -363,22 +363,16 @@ fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointEr
     sync_folder(writing).map_err(CheckpointError::write(writing))
 }
 
-fn parameter_tensors(replica: Source<'_>) -> Vec<Tensor<'_>> {
+/// The parameters of the replica, or their average.
+fn parameter_tensors<'a>(replica: Source<'a>, average: Option<&'a TailAverage>) -> Vec<Tensor<'a>> {
     let tensors = replica.layout().tensors().iter();
     let tensor = |spec: &TensorSpec| Tensor {
         name: spec.name.clone(),
         shape: spec.shape.clone(),
-        numbers: DeviceVector::Weights(replica, spec.offset),
-    };
-    tensors.map(tensor).collect()
-}
-
-fn averaged_tensors<'a>(replica: Source<'_>, average: &'a TailAverage) -> Vec<Tensor<'a>> {
-    let tensors = replica.layout().tensors().iter();
-    let tensor = |spec: &TensorSpec| Tensor {
-        name: spec.name.clone(),
-        shape: spec.shape.clone(),
-        numbers: DeviceVector::Slice((&average.mean()[spec.range()]).into()),
+        numbers: match average {
+            Some(average) => DeviceVector::Slice((&average.mean()[spec.range()]).into()),
+            None => DeviceVector::Weights(replica, spec.offset),
+        },
     };
     tensors.map(tensor).collect()
 }

@@ -151,7 +151,19 @@ impl Live {
         self.trainer.evaluate()
     }
 
-    /// The same on a part of them.
+    /// Measures what `place` makes of the weights, and puts them back.
+    pub(crate) fn evaluate_placed(
+        &mut self,
+        place: impl FnOnce(&mut Self),
+    ) -> Result<Evaluation, TrainError> {
+        let own = self.copy(0..self.layout().parameters());
+        place(self);
+        let evaluation = self.evaluate();
+        self.settle(0, &own);
+        evaluation
+    }
+
+    /// Measures the weights on a part of the held-out data.
     pub(crate) fn evaluate_part(
         &mut self,
         index: usize,

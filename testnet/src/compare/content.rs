@@ -258,7 +258,7 @@ fn quality_row(variant: &VariantSummary, base: Option<&VariantSummary>) -> Vec<S
         of(|run| run.mean_loss, 4),
         show(gap, percent),
         show(variant.over_seeds(averaged), |value| format!("{value:.4}")),
-        show(base.and_then(|base| averaged_gap(variant, base)), percent),
+        show(base.and_then(|base| verdict::gap_of(variant, base, averaged)), percent),
         of(|run| 100.0 * run.accuracy.median, 2),
         of(|run| 100.0 * run.mean_accuracy, 2),
         show(consensus, |value| format!("{value:.2}")),
@@ -267,14 +267,6 @@ fn quality_row(variant: &VariantSummary, base: Option<&VariantSummary>) -> Vec<S
 
 fn averaged(run: &RunSummary) -> Option<f64> {
     run.averaged_loss.map(|loss| loss.median)
-}
-
-/// By how much the loss of the median peer's average exceeds that of the reference's, percent.
-fn averaged_gap(variant: &VariantSummary, base: &VariantSummary) -> Option<MeanSd> {
-    let gap = |run: &RunSummary, twin: &RunSummary| {
-        Some(100.0 * (averaged(run)? / averaged(twin)? - 1.0))
-    };
-    MeanSd::of(variant.paired(base, gap))
 }
 
 fn cost_row(variant: &VariantSummary) -> Vec<String> {

@@ -13,9 +13,17 @@ const SAME_RATIO: f64 = 0.05;
 /// Excess of the median peer's last loss over that of the reference with the same seed, percent.
 #[must_use]
 pub fn gap(variant: &VariantSummary, reference: &VariantSummary) -> Option<MeanSd> {
-    let excess = |run: &RunSummary, twin: &RunSummary| {
-        Some(100.0 * (run.loss.median / twin.loss.median - 1.0))
-    };
+    gap_of(variant, reference, |run| Some(run.loss.median))
+}
+
+/// The same of another loss.
+pub fn gap_of(
+    variant: &VariantSummary,
+    reference: &VariantSummary,
+    loss: impl Fn(&RunSummary) -> Option<f64>,
+) -> Option<MeanSd> {
+    let excess =
+        |run: &RunSummary, twin: &RunSummary| Some(100.0 * (loss(run)? / loss(twin)? - 1.0));
     MeanSd::of(variant.paired(reference, excess))
 }
 

@@ -92,11 +92,6 @@ impl Manifest {
         serde_json::from_slice(&text).map_err(|error| fail(&error))
     }
 
-    /// Whether there is a file `name`.
-    pub(super) fn lists(&self, name: &str) -> bool {
-        self.file(name).is_ok()
-    }
-
     /// The entry of the file `name`.
     pub(super) fn file(&self, name: &str) -> Result<&FileEntry, String> {
         let mut files = self.files.iter();

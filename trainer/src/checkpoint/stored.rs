@@ -77,7 +77,7 @@ impl Stored {
             Ok((file, told))
         };
         let (parameters, told) = open(PARAMETERS)?;
-        let averaged = if manifest.lists(TAIL_AVERAGE) {
+        let averaged = if manifest.file(TAIL_AVERAGE).is_ok() {
             let (file, told) = open(TAIL_AVERAGE)?;
             Some((file, metadata::moments(&told)?))
         } else {

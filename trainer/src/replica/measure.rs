@@ -29,13 +29,12 @@ impl Replica {
         if self.stays_on_device() == Ok(true) {
             return self.evaluate_on_device();
         }
-        let live = self.live.copy(0..self.fragments.parameters());
-        if let Store::Host(HostStore { slow: Some(slow), .. }) = &*self.shared.lock().store {
-            self.live.settle(0, &slow.values);
-        }
-        let evaluation = self.live.evaluate();
-        self.live.settle(0, &live);
-        evaluation
+        let shared = self.shared.clone();
+        self.live.evaluate_placed(|live| {
+            if let Store::Host(HostStore { slow: Some(slow), .. }) = &*shared.lock().store {
+                live.settle(0, &slow.values);
+            }
+        })
     }
 
     /// Measures these weights, `[P]`, on held-out data; the live weights are set aside and put back.
@@ -48,15 +47,10 @@ impl Replica {
     pub fn evaluate_at(&mut self, weights: &[f32]) -> Result<Evaluation, TrainError> {
         assert_eq!(weights.len(), self.fragments.parameters(), "one weight per parameter");
         self.catch_up();
-        let settled = self.live.is_settled();
         if self.outer.is_none() {
             self.show_all();
         }
-        let live = self.live.copy(0..weights.len());
-        self.live.settle(0, weights);
-        let evaluation = self.live.evaluate();
-        self.live.settle(0, &live);
-        self.live.set_settled(settled);
+        let evaluation = self.live.evaluate_placed(|live| live.settle(0, weights));
         self.hide_all();
         evaluation
     }

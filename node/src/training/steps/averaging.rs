@@ -25,9 +25,9 @@ impl Averaging {
         average: Option<TailAverage>,
         (position, end): (Position, u64),
     ) -> Self {
-        let average = average.filter(|_| moment(share, position, end).is_some_and(|at| at > 0));
-        let counted = average.as_ref().and_then(|_| moment(share, position, end)).unwrap_or(0);
-        Self { share, average, counted }
+        let at = moment(share, position, end).filter(|at| *at > 0);
+        let (average, counted) = average.zip(at).unzip();
+        Self { share, average, counted: counted.unwrap_or(0) }
     }
 
     /// A local step has led to `position` of a run of `end` steps.
