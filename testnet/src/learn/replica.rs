@@ -10,7 +10,7 @@ use dnode_gossip::{Evidence, RefusedMix};
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Fragments, Reading};
 use dnode_trainer::codec::{Encoded, decode};
-use dnode_trainer::{MixError, MixReport, StepId, Tolerance};
+use dnode_trainer::{MixError, MixReport, StepId, Tolerance, TrainError};
 
 use super::misbehaviour::Mask;
 
@@ -242,6 +242,10 @@ impl Replica for ModelReplica {
             mask.step();
         }
         let stepped = self.replica.step(StepId { index, position });
+        // What an attacker shows ruins its own replica, too, and it goes on showing it.
+        if self.mask.is_some() && matches!(stepped, Err(TrainError::NotFinite { .. })) {
+            return Ok(());
+        }
         stepped.map(drop).map_err(|error| {
             let failed = error.to_string();
             self.failed = Some(failed.clone());
