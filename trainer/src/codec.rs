@@ -32,7 +32,7 @@ use dnode_protocol::limits::FRAME_ELEMENTS;
 
 pub use integer::{decode_i64, encode_i64};
 pub use modular::{decode_modular, encode_modular};
-pub(crate) use modular::{decode_modular_slice, encode_modular_slice};
+pub(crate) use modular::{decode_modular_slice, encode_modular_slice, rounding_squares};
 
 use crate::kernel::{fetch, fetch_ahead, reduce, vectorized};
 

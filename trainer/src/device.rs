@@ -20,6 +20,16 @@ pub const DEVICE_BLOCK: usize = MODULAR_BLOCK_ELEMENTS;
 #[error("{0}")]
 pub struct DeviceError(pub String);
 
+/// What a block of a difference that is zero throughout says of how far others are ([`Device::learn`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeros {
+    /// The other end could not read the block of an offer from here, whose bound was too small:
+    /// `bound ← −4 · bound` where that was positive, else 0.
+    Unread,
+    /// Nothing. Where the other end's offer could not be read here, its bound was too small, not the own one.
+    Nothing,
+}
+
 /// One order of work on a device: what is asked of it is done one after the other, and on its own time
 /// unless a call returns numbers or bytes.
 ///
@@ -115,14 +125,20 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// Learns how far others are by block of [`DEVICE_BLOCK`], as exchanges in host memory do: with `m`
     /// the largest magnitude of a block, `bound ← max(factor · m, 0.95 · |bound|)` where `m > 0`, else
-    /// `−4 · bound` where that was positive, else 0. NaN is larger than infinity, and `max` with NaN is
-    /// the other number, as [`f32::max`] has it.
+    /// what `zeros` says. NaN is larger than infinity, and `max` with NaN is the other number, as
+    /// [`f32::max`] has it.
     ///
     /// `bounds` has one number per block, the last of which may be short.
     ///
     /// # Errors
     /// [`DeviceError`].
-    fn learn(&self, bounds: SpanMut<'_>, values: Span<'_>, factor: f32) -> Result<(), DeviceError>;
+    fn learn(
+        &self,
+        bounds: SpanMut<'_>,
+        values: Span<'_>,
+        factor: f32,
+        zeros: Zeros,
+    ) -> Result<(), DeviceError>;
 
     /// As [`encode`](crate::encode) with any of [`Device::codes`]; waits for the bytes.
     ///

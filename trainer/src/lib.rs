@@ -62,7 +62,7 @@ pub use description::{
     DescriptionError,
 };
 pub use device::{
-    DEVICE_BLOCK, Device, DeviceError, DeviceVector, Displacer, Resident, Span, SpanMut,
+    DEVICE_BLOCK, Device, DeviceError, DeviceVector, Displacer, Resident, Span, SpanMut, Zeros,
 };
 pub use engine::{Engine, initial_parameters};
 pub use generate::{GENERATED_MAX, GenerateError, Generation, generate, generate_to};

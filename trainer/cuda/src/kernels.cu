@@ -228,12 +228,14 @@ DEVICE float block_most(const Shared &shared) {
 }
 DEVICE float codes_per_unit(float top, float most) { return most < TINY ? 0.0f : top / most; }
 
-// How far others are, by blocks of the modular codes.
+// How far others are, by blocks of the modular codes; the second factor says whether zeros say that the other
+// end could not read.
 DEVICE void learn_put(const Work &work, u64 unit, u32 lane, Shared &shared) {
     if (lane != 0) return;
     float found = work.first * block_most(shared);
     float bound = work.to[unit];
-    float silent = bound > 0.0f ? -SPREAD_WIDER * bound : 0.0f;
+    float unread = bound > 0.0f ? -SPREAD_WIDER * bound : 0.0f;
+    float silent = work.second > 0.0f ? unread : bound;
     work.to[unit] = found > 0.0f ? larger(found, SPREAD_KEPT * magnitude(bound)) : silent;
 }
 UNITS(learn, PHASE(wide_find) PHASE(learn_put))

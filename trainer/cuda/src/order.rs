@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use dnode_protocol::frame::Codec;
 use dnode_trainer::codec::CodecError;
-use dnode_trainer::{DEVICE_BLOCK, Device, DeviceError, Span, SpanMut};
+use dnode_trainer::{DEVICE_BLOCK, Device, DeviceError, Span, SpanMut, Zeros};
 
 use crate::kernels::{Kernel, Work};
 use crate::machine::{Machine, ROOMS, TAIL_BYTES};
@@ -216,11 +216,18 @@ impl<M: Machine> Device for Order<M> {
         Ok(shares.iter().map(|share| f32::from_ne_bytes(*share)).fold(f32::INFINITY, f32::min))
     }
 
-    fn learn(&self, bounds: SpanMut<'_>, values: Span<'_>, factor: f32) -> Result<(), DeviceError> {
+    fn learn(
+        &self,
+        bounds: SpanMut<'_>,
+        values: Span<'_>,
+        factor: f32,
+        zeros: Zeros,
+    ) -> Result<(), DeviceError> {
         blocks(bounds.len(), values.len());
         let (to, from, first) = (bounds.address(), values.address(), factor);
+        let second = if zeros == Zeros::Unread { 1.0 } else { 0.0 };
         let work = piece_work(values.len(), DEVICE_BLOCK);
-        self.launch(Kernel::Learn, Work { to, from, first, ..work })
+        self.launch(Kernel::Learn, Work { to, from, first, second, ..work })
     }
 
     fn encode(&self, codec: Codec, from: Span<'_>, bytes: &mut [u8]) -> Result<(), DeviceError> {

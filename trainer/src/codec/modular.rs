@@ -160,6 +160,24 @@ fn decode_bits<const BITS: u32, const BYTES: usize>(
     )
 }
 
+/// Expected squared length of what an offer's rounding adds to the difference with it: an error that is
+/// uniform over a step has a variance of a twelfth of its square. `None` of another code.
+///
+/// What its sender says of its steps, so it may be infinite or NaN.
+pub(crate) fn rounding_squares(offer: &Encoded) -> Option<f64> {
+    if !Codec::MODULAR.contains(&offer.codec) {
+        return None;
+    }
+    let mut left = offer.elements;
+    let squares = offer.bytes.chunks(offer.codec.payload_bytes(BLOCK)).map(|block| {
+        let len = left.min(BLOCK);
+        left -= len;
+        let step = block.first_chunk().map_or(0.0, |step| f32::from_le_bytes(*step));
+        len as f64 * f64::from(step).powi(2) / 12.0
+    });
+    Some(squares.sum())
+}
+
 /// The integer nearest to a quotient below 2²²; anything for another.
 #[inline(always)]
 const fn integer(quotient: f32) -> i32 {

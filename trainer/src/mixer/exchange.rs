@@ -35,7 +35,7 @@ pub(crate) use self::device::DeviceMemory;
 pub(crate) use self::host::HostMemory;
 #[cfg(test)]
 pub(crate) use self::host::learnt;
-use crate::codec::{CODED_FINITE_MAX, Encoded};
+use crate::codec::{CODED_FINITE_MAX, Encoded, rounding_squares};
 use crate::device::DEVICE_BLOCK as BLOCK;
 use crate::mix::{
     MixError, MixReport, MixTerms, OwnSlice, check_difference, check_length, check_norm,
@@ -60,6 +60,12 @@ const SPREAD_KEPT: f32 = 0.95;
 const MOMENTS_FACTOR: f64 = 10.0;
 /// Exchanges of a fragment before its differences are clipped (guess: enough for an average).
 const CLIP_AFTER: u32 = 8;
+
+/// Share of a difference that is no rounding above which it is mixed as it is: the pass over it costs more
+/// than that is worth (guess).
+const SHARE_WHOLE: f64 = 0.99;
+/// The same below which an offer counts as one that could not be read (guess).
+const SHARE_MIN: f64 = 0.1;
 
 /// The rule of exchanges, and what is known of how far other replicas are, per fragment.
 ///
@@ -209,10 +215,11 @@ impl Exchange {
         let proportion = self.proportion(memory.index(), local_norm);
         check_norm(range, lengths.remote, parameters_norm_max(proportion, range.len()))?;
         let difference_norm = finite_local(range, lengths.difference)?;
+        let rounding = rounding_squares(offer);
+        let blocks = if rounding.is_some() { range.len().div_ceil(BLOCK) } else { 0 };
+        let Denoised { difference_norm, share } = Denoised::of(difference_norm, rounding);
         check_difference(range, difference_norm, local_norm, tolerance)?;
-        let near = Codec::MODULAR.contains(&offer.codec);
-        let blocks = if near { range.len().div_ceil(BLOCK) } else { 0 };
-        if is_unread(blocks, blocks_failed) {
+        if is_unread(blocks, blocks_failed) || share < SHARE_MIN {
             // The initiator learns from zeros that it is far away, and soon offers plainly.
             let coded = memory.code(offer, reply, Some(0.0), None)?;
             let report =
@@ -223,16 +230,18 @@ impl Exchange {
         let own = self.clip.and_then(|clip| distance.radius(clip)).unwrap_or(f64::INFINITY);
         let own_slice = memory.own_slice(local_norm);
         let radius = own.min(tolerance.clip_radius(difference_norm, own_slice));
-        let clipped = (difference_norm > radius).then_some(radius);
-        let factor = clipped.map(|radius| (radius / difference_norm) as f32);
+        let measured = lengths.difference;
+        let clipped = (share * measured > radius).then_some(radius);
+        let factor = clipped.map_or(share, |radius| radius / measured);
+        let factor = (factor < SHARE_WHOLE).then_some(factor as f32);
         // Such a difference is finite in every code, so the weights may move while it is written.
-        let at_once = (difference_norm <= CODED_FINITE_MAX).then_some(-weight);
+        let at_once = (measured <= CODED_FINITE_MAX).then_some(-weight);
         let coded = memory.code(offer, reply, factor, at_once)?;
         if at_once.is_none() {
             finite_local(range, memory.weigh(&coded)?.sqrt())?;
             memory.displace(&coded, -weight, Learning::Nothing)?;
         }
-        let mixed = clipped.unwrap_or(difference_norm);
+        let mixed = clipped.unwrap_or(share * measured);
         distance.learn(mixed);
         let report = MixReport {
             difference_norm,
@@ -273,6 +282,32 @@ impl Exchange {
         memory.displace(reply, weight * shortened as f32, Learning::From)?;
         let (moved_norm, clipped) = (f64::from(weight) * mixed, shortened < 1.0);
         Ok(MixReport { difference_norm, local_norm, moved_norm, clipped, ..MixReport::default() })
+    }
+}
+
+/// A difference with an offer, without what the offer's rounding has added to it.
+#[derive(Clone, Copy)]
+struct Denoised {
+    /// Euclidean norm.
+    difference_norm: f64,
+    /// What the measured difference is multiplied by.
+    share: f64,
+}
+
+impl Denoised {
+    /// Of a measured norm, and the expected squared length of the rounding in it.
+    ///
+    /// The share is that of the linear estimate with the least squared error (Wiener 1949), `1 − n²/d²`: with
+    /// it an exchange brings the two as near as it can.
+    fn of(measured: f64, rounding: Option<f64>) -> Self {
+        let all = Self { difference_norm: measured, share: 1.0 };
+        let Some(rounding) = rounding.filter(|it| it.is_finite()) else { return all };
+        let squares = measured * measured;
+        if squares == 0.0 {
+            return all;
+        }
+        let share = (1.0 - rounding / squares).max(0.0);
+        Self { difference_norm: measured * share.sqrt(), share }
     }
 }
 

@@ -13,7 +13,9 @@ use dnode_protocol::frame::Codec;
 use crate::codec::{
     CodecError, Encoded, decode, decode_modular, encode, encode_modular, largest_magnitude,
 };
-use crate::device::{DEVICE_BLOCK, Device, DeviceError, DeviceVector, Resident, Span, SpanMut};
+use crate::device::{
+    DEVICE_BLOCK, Device, DeviceError, DeviceVector, Resident, Span, SpanMut, Zeros,
+};
 use crate::mixer::learnt;
 use crate::outer::OuterStep;
 
@@ -241,13 +243,19 @@ impl Device for TestDevice {
         Ok(values.into_iter().map(f32::abs).fold(f32::INFINITY, f32::min))
     }
 
-    fn learn(&self, bounds: SpanMut<'_>, values: Span<'_>, factor: f32) -> Result<(), DeviceError> {
+    fn learn(
+        &self,
+        bounds: SpanMut<'_>,
+        values: Span<'_>,
+        factor: f32,
+        zeros: Zeros,
+    ) -> Result<(), DeviceError> {
         let mut memory = self.begin()?;
         let values = memory.read(self.order, (values.address(), values.len()), false);
         let old = memory.read(self.order, (bounds.address(), bounds.len()), false);
         let blocks = old.iter().zip(values.chunks(DEVICE_BLOCK));
-        let new: Vec<f32> =
-            blocks.map(|(&old, block)| learnt(old, factor * largest_magnitude(block))).collect();
+        let found = |block| factor * largest_magnitude(block);
+        let new: Vec<f32> = blocks.map(|(&old, block)| learnt(old, found(block), zeros)).collect();
         memory.write(self.order, bounds.address(), &new);
         Ok(())
     }

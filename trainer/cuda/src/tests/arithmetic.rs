@@ -2,7 +2,7 @@
 
 #![expect(clippy::float_cmp, reason = "these values are exact")]
 
-use dnode_trainer::{DEVICE_BLOCK, DeviceError};
+use dnode_trainer::{DEVICE_BLOCK, DeviceError, Zeros};
 
 use super::{KINDS, Words, assert_same, devices, downloaded, kind, uploaded};
 use crate::emulated;
@@ -113,25 +113,27 @@ fn bounds_are_those_of_the_host() {
             // Known, and made wider once already.
             let mut before: Vec<f32> = words.gaussian(blocks).iter().map(|it| 4.0 * it).collect();
             before[0] = f32::NAN;
-            let mut bounds = uploaded(&device, &before);
             let numbers = uploaded(&device, &values);
-            let span = numbers.span(0..len);
-            device.learn(bounds.span_mut(0..blocks), span, 1.5).unwrap();
-            let want: Vec<f32> = values
-                .chunks(DEVICE_BLOCK)
-                .zip(&before)
-                .map(|(block, before)| {
-                    let most = block.iter().map(|it| it.abs().to_bits()).max().unwrap();
-                    let found = 1.5 * f32::from_bits(most);
-                    match () {
-                        () if found > 0.0 => found.max(0.95 * before.abs()),
-                        () if *before > 0.0 => -4.0 * before,
-                        () => 0.0,
-                    }
-                })
-                .collect();
-            let what = format!("{name}, kind {number}, {len} elements");
-            assert_same(&downloaded(&device, &bounds), &want, &what);
+            for zeros in [Zeros::Unread, Zeros::Nothing] {
+                let mut bounds = uploaded(&device, &before);
+                device.learn(bounds.span_mut(0..blocks), numbers.span(0..len), 1.5, zeros).unwrap();
+                let want: Vec<f32> = values
+                    .chunks(DEVICE_BLOCK)
+                    .zip(&before)
+                    .map(|(block, before)| {
+                        let most = block.iter().map(|it| it.abs().to_bits()).max().unwrap();
+                        let found = 1.5 * f32::from_bits(most);
+                        match () {
+                            () if found > 0.0 => found.max(0.95 * before.abs()),
+                            () if zeros == Zeros::Nothing => *before,
+                            () if *before > 0.0 => -4.0 * before,
+                            () => 0.0,
+                        }
+                    })
+                    .collect();
+                let what = format!("{name}, kind {number}, {len} elements, {zeros:?}");
+                assert_same(&downloaded(&device, &bounds), &want, &what);
+            }
         }
     }
 }

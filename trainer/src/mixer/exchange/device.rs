@@ -7,7 +7,7 @@ use dnode_protocol::frame::Codec;
 
 use super::{BLOCK, FragmentMemory, Learning, Lengths, Near, SPREAD_FACTOR, spread_factor};
 use crate::codec::{Encoded, decode, encode_slice};
-use crate::device::{Device, DeviceError, DeviceVector, Span, SpanMut};
+use crate::device::{Device, DeviceError, DeviceVector, Span, SpanMut, Zeros};
 use crate::mix::MixError;
 
 /// What exchanges keep on a device.
@@ -114,13 +114,13 @@ impl DeviceFragment<'_> {
     }
 
     /// Learns from what is kept: others may be `factor` times as far as the largest element of a block.
-    fn learn(&mut self, factor: f32) -> Result<(), DeviceError> {
+    fn learn(&mut self, factor: f32, zeros: Zeros) -> Result<(), DeviceError> {
         let len = self.len();
         let DeviceMemory { device, bounds, learnt, difference, .. } = &mut *self.memory;
         let bounds = &mut bounds[self.index];
         let blocks = 0..bounds.len();
         learnt[self.index] = true;
-        device.learn(bounds.span_mut(blocks), difference.span(0..len), factor)
+        device.learn(bounds.span_mut(blocks), difference.span(0..len), factor, zeros)
     }
 
     /// Moves the weights by what is kept.
@@ -204,7 +204,7 @@ impl FragmentMemory for DeviceFragment<'_> {
             let DeviceMemory { device, difference, .. } = &mut *self.memory;
             device.scale(difference.span_mut(0..len), factor)?;
         }
-        self.learn(SPREAD_FACTOR)?;
+        self.learn(SPREAD_FACTOR, Zeros::Nothing)?;
         let DeviceMemory { device, difference, .. } = &mut *self.memory;
         let mut done = Ok(());
         let coded = Encoded::filled(reply, len, |bytes| {
@@ -230,7 +230,7 @@ impl FragmentMemory for DeviceFragment<'_> {
         learning: Learning,
     ) -> Result<(), MixError> {
         if learning == Learning::From {
-            self.learn(spread_factor(coded.codec))?;
+            self.learn(spread_factor(coded.codec), Zeros::Unread)?;
         }
         self.make(weight)
     }

@@ -11,6 +11,7 @@ use crate::codec::{
     Encoded, PART_ELEMENTS, decode_modular_slice, encode_modular_slice, encode_slice,
     largest_of_long, numbers as numbers_of, pieces,
 };
+use crate::device::Zeros;
 use crate::kernel::reduce::{Squares, measure_difference, scale, set_difference};
 use crate::kernel::vectorized;
 use crate::mix::MixError;
@@ -158,7 +159,8 @@ impl FragmentMemory for HostFragment<'_, '_> {
             if let Some(factor) = factor {
                 scale(numbers, factor);
             }
-            learn(&mut bounds[piece.start / BLOCK..], numbers, SPREAD_FACTOR);
+            let bounds = &mut bounds[piece.start / BLOCK..];
+            learn(bounds, numbers, SPREAD_FACTOR, Zeros::Nothing);
             encode_slice(reply, numbers, bytes);
             if let Some(weight) = weight {
                 let moved = numbers_of(reply, bytes, numbers);
@@ -197,7 +199,7 @@ impl FragmentMemory for HostFragment<'_, '_> {
             let moved = &mut moved[..piece.len()];
             let moved = numbers_of(coded.codec, coded.piece(piece.clone()), moved)?;
             if learning == Learning::From {
-                learn(&mut bounds[piece.start / BLOCK..], moved, factor);
+                learn(&mut bounds[piece.start / BLOCK..], moved, factor, Zeros::Unread);
             }
             progress.mix((piece.start, coded.elements), moved, weight);
             self.own.displace_slow(piece.start, moved, weight);
@@ -225,14 +227,15 @@ fn read<'a>(
 
 /// Takes note of a difference: others may be `factor` times as far as its largest element.
 ///
-/// A block that is zero throughout is probably one that could not be read. Its bound is made wider; if
-/// it is zero once more, nothing is known of it, and the whole fragment is offered plainly.
-fn learn(bounds: &mut [f32], difference: &[f32], factor: f32) {
+/// A block that is zero throughout is probably one that could not be read. At the end that has offered its
+/// bound is made wider; if it is zero once more, nothing is known of it, and the whole fragment is offered
+/// plainly.
+fn learn(bounds: &mut [f32], difference: &[f32], factor: f32, zeros: Zeros) {
     vectorized(
         #[inline(always)]
         || {
             for (bound, block) in bounds.iter_mut().zip(difference.chunks(BLOCK)) {
-                *bound = learnt(*bound, factor * largest_of_long(block));
+                *bound = learnt(*bound, factor * largest_of_long(block), zeros);
             }
         },
     );
@@ -240,9 +243,11 @@ fn learn(bounds: &mut [f32], difference: &[f32], factor: f32) {
 
 /// The bound of a block after a difference that says `found`.
 #[inline(always)]
-pub(crate) fn learnt(bound: f32, found: f32) -> f32 {
+pub(crate) fn learnt(bound: f32, found: f32, zeros: Zeros) -> f32 {
     if found > 0.0 {
         found.max(SPREAD_KEPT * bound.abs())
+    } else if zeros == Zeros::Nothing {
+        bound
     } else if bound > 0.0 {
         -SPREAD_WIDER * bound
     } else {

@@ -129,14 +129,14 @@ fn a_block_is_never_unreadable_for_long() {
             // The same end begins all the time, so that it learns by replies alone.
             let failed = [(); 4]
                 .map(|()| exchange(&mut i, &mut j, FRAGMENTS[0], 0.5, codec).blocks_failed > 0);
-            let last = failed.iter().rposition(|&failed| failed);
-            assert!(last < Some(2), "{codec:?} {jump}: {failed:?}");
+            // The fourth may be too coarse again, where the third has brought the two together.
+            assert!(failed.iter().take(3).any(|failed| !failed), "{codec:?} {jump}: {failed:?}");
         }
     }
 }
 
 #[test]
-fn an_unread_block_is_zero_in_every_reply_and_widens_its_bound_at_both_ends() {
+fn an_unread_block_is_zero_in_every_reply_and_widens_the_bound_of_whoever_offered_it() {
     for codec in [Codec::Int8, Codec::Int4, Codec::Int2] {
         let (mut i, mut j) = pair(None);
         rounds(&mut i, &mut j, codec, 20);
@@ -146,12 +146,40 @@ fn an_unread_block_is_zero_in_every_reply_and_widens_its_bound_at_both_ends() {
         let report = exchange(&mut i, &mut j, FRAGMENTS[0], 0.5, codec);
         assert_eq!(report.blocks_failed, report.blocks, "{codec:?}");
         assert!(i.parameters() == before && j.parameters() == far, "{codec:?}");
-        // Both offer once more for one that is near; after another failure they do not.
-        assert_ne!(i.read(FRAGMENTS[0], Reading::Offer(codec)).codec, Codec::Bf16);
-        exchange(&mut j, &mut i, FRAGMENTS[0], 0.5, codec);
-        let offers = [&mut i, &mut j].map(|it| it.read(FRAGMENTS[0], Reading::Offer(codec)).codec);
-        assert_eq!(offers, [Codec::Bf16; 2], "{codec:?}");
+        // It offers once more for one that is near; after another failure it does not.
+        let offered = |it: &mut Replica| it.read(FRAGMENTS[0], Reading::Offer(codec)).codec;
+        assert_ne!(offered(&mut i), Codec::Bf16);
+        exchange(&mut i, &mut j, FRAGMENTS[0], 0.5, codec);
+        assert_eq!(offered(&mut i), Codec::Bf16, "{codec:?}");
+        // Who could not read two offers of another one has learnt nothing of its own.
+        assert_ne!(offered(&mut j), Codec::Bf16, "{codec:?}");
     }
+}
+
+/// A peer whose distance is wide has to answer one whose distance is too small: that is not the other's
+/// fault. If it made its own one wider each time, its offers would become so coarse that they move replicas
+/// apart, and so on.
+#[test]
+fn offers_that_cannot_be_read_do_not_make_those_of_the_reader_coarser() {
+    let (mut i, mut j) = pair(None);
+    rounds(&mut i, &mut j, Codec::Int4, 20);
+    let before = step_of(&mut j, Codec::Int4).unwrap();
+    let mut far = j.parameters();
+    far.iter_mut().for_each(|x| *x += 0.8);
+    for _ in 0..8 {
+        set_weights(&mut j, &far);
+        // Each one is new, and knows of nobody that is so far away.
+        let mut other = pair(None).0;
+        set_weights(&mut other, &i.parameters());
+        for _ in 0..20 {
+            exchange(&mut other, &mut i, FRAGMENTS[0], 0.5, Codec::Int4);
+        }
+        let report = exchange(&mut other, &mut j, FRAGMENTS[0], 0.5, Codec::Int4);
+        assert_eq!(report.blocks_failed, report.blocks);
+    }
+    let after = step_of(&mut j, Codec::Int4).unwrap();
+    // The least step there is follows the largest weight.
+    assert!(after < 2.0 * before, "{before}, {after}");
 }
 
 #[test]
@@ -162,7 +190,7 @@ fn of_an_offer_of_which_most_cannot_be_read_nothing_is_mixed() {
         rounds(&mut i, &mut j, Codec::Int4, 20);
         let (here, mut there) = (i.parameters(), j.parameters());
         there.iter_mut().take(far_blocks * BLOCK).for_each(|x| *x += 0.8);
-        there.iter_mut().skip(far_blocks * BLOCK).for_each(|x| *x += 1e-4);
+        there.iter_mut().skip(far_blocks * BLOCK).for_each(|x| *x += 4e-3);
         set_weights(&mut j, &there);
         let report = exchange(&mut i, &mut j, FRAGMENTS[0], 0.5, Codec::Int4);
         let unread = 2 * far_blocks > BLOCKS;
@@ -337,4 +365,54 @@ fn what_a_code_cannot_hold_moves_nothing_and_what_it_can_is_mixed_however_far_it
         let (_, after) = j.answer(fragment, terms, &offer, codec).unwrap();
         assert!(after.difference_norm < 0.02 * report.difference_norm, "{codec} {after:?}");
     }
+}
+
+/// What the first offer of a fragment after some exchanges has for a step, where it is modular.
+fn step_of(it: &mut Replica, codec: Codec) -> Option<f32> {
+    let offer = it.read(FRAGMENTS[0], Reading::Offer(codec));
+    let scale = *offer.bytes.first_chunk()?;
+    Codec::MODULAR.contains(&offer.codec).then(|| f32::from_le_bytes(scale))
+}
+
+#[test]
+fn the_rounding_of_an_offer_is_no_distance_and_moves_nobody_apart() {
+    // `i` has met one that is far away, so that its offers to one that is near are coarse.
+    let mut told = 0;
+    for far in [0.02, 0.05, 0.1, 0.2, 0.4, 0.8] {
+        let (mut i, mut j) = pair(None);
+        rounds(&mut i, &mut j, Codec::Int4, 40);
+        let fine = step_of(&mut i, Codec::Int4).unwrap();
+        let mut stranger = pair(None).0;
+        let moved: Vec<f32> =
+            i.parameters().iter().zip(values(PARAMETERS, 0.3)).map(|(x, v)| x + far * v).collect();
+        set_weights(&mut stranger, &moved);
+        // It offers plainly, and `i` answers without moving.
+        let offer = stranger.read(FRAGMENTS[0], Reading::Offer(Codec::Int4));
+        assert_eq!(offer.codec, Codec::Bf16);
+        i.answer(FRAGMENTS[0], MixTerms::any(0.0), &offer, Codec::Int4).unwrap();
+        assert!(step_of(&mut i, Codec::Int4).unwrap() > fine);
+        // Near, but not equal.
+        let near: Vec<f32> =
+            i.parameters().iter().zip(values(PARAMETERS, 0.9)).map(|(x, v)| x + 0.01 * v).collect();
+        set_weights(&mut j, &near);
+        let range = j.fragments().range(FRAGMENTS[0]).unwrap();
+        let apart = |i: &Replica, j: &Replica| {
+            let (i, j) = (i.parameters(), j.parameters());
+            let wide = |it: &[f32]| it.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+            distance(&wide(&i[range.clone()]), &wide(&j[range.clone()]))
+        };
+        let before = apart(&i, &j);
+        let report = exchange(&mut i, &mut j, FRAGMENTS[0], 0.5, Codec::Int4);
+        let after = apart(&i, &j);
+        assert!(after <= 1.01 * before, "{far}: {before} {after}");
+        let unread = report.blocks_failed == report.blocks;
+        if unread {
+            assert_eq!((report.difference_norm, after), (0.0, before), "{far}: it says nothing");
+        } else {
+            told += 1;
+            let times = report.difference_norm / before;
+            assert!((0.5..2.0).contains(&times), "{far}: {times} times the distance");
+        }
+    }
+    assert!((2..6).contains(&told), "{told}: fine enough, and too coarse");
 }
