@@ -4,12 +4,14 @@ mod dispatch;
 mod queries;
 mod steps;
 
+use std::time::Duration;
+
 use dnode_protocol::{Clock, FragmentId, PeerId, Time, Versions};
 
 use crate::context::{Context, Progress};
 use crate::delta_set::DeltaSet;
 use crate::exchange::{Exchange, Neighbourhood};
-use crate::guard::Guard;
+use crate::guard::{Guard, VERDICTS_MAX, Verdicts};
 use crate::membership::Membership;
 use crate::rounds::Rounds;
 use crate::staleness::Staleness;
@@ -90,6 +92,25 @@ impl Gossip {
         let fragments = self.context.fragments as usize;
         assert_eq!(contents.len(), fragments, "contents of every fragment");
         self.delta_set.resume(&self.context, contents);
+        self
+    }
+
+    /// The core of a peer whose earlier life held `verdicts` against neighbours, `passed` before now. To be
+    /// called before the first input.
+    ///
+    /// They decay in that time as in a core whose neighbours were gone ([`Gossip::verdicts`]).
+    #[must_use]
+    pub fn holding(mut self, verdicts: &Verdicts, passed: Duration) -> Self {
+        if self.keeps_verdicts() {
+            let me = self.context.me;
+            let held = verdicts.held.iter().filter(|verdict| verdict.peer != me);
+            let verdicts = Verdicts { held: held.copied().collect(), ..*verdicts };
+            self.guard.take_over(&verdicts, passed);
+            self.rounds.expect_every(verdicts.round_time);
+            for verdict in verdicts.held.iter().take(VERDICTS_MAX) {
+                self.membership.has_known(verdict.peer, verdict.life);
+            }
+        }
         self
     }
 

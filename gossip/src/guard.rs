@@ -8,6 +8,7 @@
 //! Time is counted in own rounds and commits, so the guard is a function of what it is told.
 
 mod bar;
+mod kept;
 mod terms;
 mod usual;
 
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 use dnode_protocol::{Clock, FragmentId, PeerId};
 
 use self::bar::{Bar, EXCESS_MAX, FREQUENT_STEPS, WHOLE};
+pub use self::kept::{VERDICTS_MAX, Verdict, Verdicts};
 pub use self::terms::{Evidence, Grounds, Tolerance, Trust};
 pub(crate) use self::usual::Met;
 use self::usual::{Length, USUAL_RATE, Usual};
@@ -437,7 +439,7 @@ impl Guard {
     pub(crate) fn gone(&mut self, peer: &PeerId) {
         if let Some(record) = self.peers.get_mut(peer) {
             record.fragments.clear();
-            if record.trust == Trust::Trusted && record.left_out == 0 {
+            if !record.is_held() {
                 self.peers.remove(peer);
             }
         }

@@ -33,7 +33,7 @@ pub use self::core::{Gossip, Start};
 pub use config::{Bounds, Config, ConfigError, Mixing, Policy, Weighting};
 pub use delta_set::FETCHES_MAX;
 pub use dnode_protocol::Reading;
-pub use guard::{Evidence, Grounds, Tolerance, Trust};
+pub use guard::{Evidence, Grounds, Tolerance, Trust, VERDICTS_MAX, Verdict, Verdicts};
 pub use input::{Input, Offence, RefusedMix};
 pub use membership::{Claim, ShardReview, choose_shard, review_shard};
 pub use membership::{Heard, KNOWN_MAX, Member, Standing, Summaries, VIEW_MAX};

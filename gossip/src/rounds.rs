@@ -23,6 +23,9 @@ pub(crate) use partner::Candidates;
 pub use schedule::Schedule;
 pub use step_schedule::{MICRO_STEPS, Stride};
 
+/// The time of so many rounds is the mean time of one.
+const TIME_KEPT: u32 = 8;
+
 /// The rounds of this peer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rounds {
@@ -36,6 +39,10 @@ pub(crate) struct Rounds {
     /// With whom each fragment was exchanged last, where the interval follows the link.
     last: BTreeMap<FragmentId, PeerId>,
     interval: RoundInterval,
+    /// When the last round was due.
+    due_at: Option<Time>,
+    /// Running mean of the time from one round to the next; zero before the second one.
+    time: Duration,
 }
 
 impl Rounds {
@@ -81,8 +88,23 @@ impl Rounds {
     }
 
     /// The trainer says that a round is due.
-    pub(crate) const fn on_round_due(&mut self) {
+    pub(crate) fn on_round_due(&mut self, now: Time) {
         self.begun += 1;
+        if let Some(last) = self.due_at.replace(now) {
+            let time = now.since(last);
+            let known = if self.time.is_zero() { time } else { self.time };
+            self.time = known.saturating_mul(TIME_KEPT - 1).saturating_add(time) / TIME_KEPT;
+        }
+    }
+
+    /// Time from one round to the next, as it is of late; zero where it is not known.
+    pub(crate) const fn time(&self) -> Duration {
+        self.time
+    }
+
+    /// Takes over what an earlier life knew of that.
+    pub(crate) const fn expect_every(&mut self, time: Duration) {
+        self.time = time;
     }
 
     /// Begins a round of all fragments that need an exchange.
@@ -297,7 +319,7 @@ mod tests {
     fn a_round_ends_once_when_nothing_waits_and_no_exchange_is_open() {
         let (mut context, membership, staleness, mut rounds) = beside_one();
         let guard = Guard::new(&context.config);
-        rounds.on_round_due();
+        rounds.on_round_due(context.now);
         rounds.begin(&mut context, &Candidates::new(&membership, &staleness, &guard));
         assert!(matches!(context.take_steps()[..], [Step::Exchange(ExchangeStep::Propose)]));
         assert_eq!(rounds.take_waiting(context.now).len(), 1);

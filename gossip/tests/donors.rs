@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, numbers, peer, snapshot};
-use dnode_gossip::{Config, Event, Input, Start};
+use dnode_gossip::{Config, Event, Gossip, Input, Mixing, Start, Trust, Verdict, Verdicts};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Heartbeat, Message, PeerId, Phase, Time};
 
@@ -368,4 +368,69 @@ fn who_lacks_the_model_and_loses_its_donors_waits_for_others_to_complete_it() {
     let asked = give_all(&mut host, &mut now);
     assert_eq!(asked.len(), 15, "what has come is not asked for again");
     assert_eq!((host.values(), host.clock), (vec![7.0; 16], CLOCK));
+}
+
+/// A core whose earlier life has left peer 1 out, in its first start, for so many rounds.
+fn that_left_one_out(rounds: u64) -> Host {
+    let verdict = Verdict {
+        peer: peer(1),
+        trust: Trust::LeftOut,
+        evidence: 6.5,
+        times: 2.5,
+        outliers: 3,
+        left_out: 1,
+        rounds,
+        passes: 0,
+        joined: 0,
+        life: 1,
+    };
+    let mut host = start(Clock(0));
+    let verdicts = Verdicts { round_time: SECOND, held: vec![verdict] };
+    host.core = host.core.clone().holding(&verdicts, 10 * SECOND);
+    assert_eq!(host.core.verdicts().held[0].rounds, rounds - 10, "ten rounds would have passed");
+    host
+}
+
+#[test]
+fn who_was_left_out_before_a_restart_gives_nothing_after_it() {
+    let mut host = that_left_one_out(32);
+    up(&mut host, 1, (CLOCK, Phase::Training), Time::ZERO);
+    assert!(host.training, "nobody else is there to catch up with");
+    assert_eq!(host.core.trust(&peer(1)), Trust::LeftOut);
+    up(&mut host, 2, (CLOCK, Phase::Training), Time::ZERO);
+    assert!(!host.training);
+    let mut asked = 0;
+    while !host.training {
+        for (donor, exchange, _) in pulls(&mut host) {
+            assert_eq!(donor, peer(2));
+            asked += 1;
+            give(&mut host, donor, exchange, CLOCK, Time::ZERO);
+        }
+    }
+    assert_eq!(asked, FRAGMENTS);
+}
+
+#[test]
+fn who_was_left_out_and_has_started_again_since_is_tried_at_once() {
+    for (incarnation, rounds) in [(1, 22), (2, 0)] {
+        let mut host = that_left_one_out(32);
+        host.handle(Input::PeerUp { peer: peer(1), incarnation }, Time::ZERO);
+        let held = &host.core.verdicts().held[0];
+        assert_eq!((held.trust, held.rounds), (Trust::LeftOut, rounds));
+        assert_eq!(held.life, incarnation);
+    }
+}
+
+#[test]
+fn without_the_guard_and_where_replicas_are_sums_nothing_is_kept() {
+    let off = Config { guard: false, ..Config::default() };
+    let sums = Config { mixing: Mixing::Set, ..Config::default() };
+    let verdicts = that_left_one_out(32).core.verdicts();
+    for config in [off, sums] {
+        let (clock, seed) = (Clock(0), [0; 32]);
+        let start = Start { me: peer(0), incarnation: 2, fragments: FRAGMENTS, clock, seed };
+        let core = Gossip::new(start, config, Time::ZERO).holding(&verdicts, Duration::ZERO);
+        assert_eq!(core.trust(&peer(1)), Trust::Trusted);
+        assert_eq!(core.verdicts(), Verdicts::default());
+    }
 }

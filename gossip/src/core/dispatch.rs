@@ -435,7 +435,7 @@ impl Gossip {
     }
 
     fn on_round_due(&mut self) {
-        self.rounds.on_round_due();
+        self.rounds.on_round_due(self.context.now);
         if is_left_alone(&self.context, &self.membership) {
             self.context.then(Step::CatchUp);
             self.settle();

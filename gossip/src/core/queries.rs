@@ -9,7 +9,7 @@ use super::Gossip;
 use crate::delta_set::DeltaSet;
 use crate::exchange::{ABORTING_MAX, JOURNAL_MAX};
 use crate::staleness::{explained_gate, grace};
-use crate::{Config, Load, Member, Mixing, Trust};
+use crate::{Config, Load, Member, Mixing, Trust, Verdicts};
 
 impl Gossip {
     /// The own clock.
@@ -129,6 +129,23 @@ impl Gossip {
     #[must_use]
     pub fn trust(&self, peer: &PeerId) -> Trust {
         self.guard.trust(peer)
+    }
+
+    /// What is held against neighbours, for the next life of this peer ([`Gossip::holding`]): those that are
+    /// not trusted, and those that were left out before.
+    #[must_use]
+    pub fn verdicts(&self) -> Verdicts {
+        if !self.keeps_verdicts() {
+            return Verdicts::default();
+        }
+        let held = self.guard.held(self.rounds.begun(), |peer| self.membership.life(peer));
+        Verdicts { round_time: self.rounds.time(), held }
+    }
+
+    /// Whether verdicts outlive this process. Sums of contributions have no exchange in which a neighbour could
+    /// be let in again.
+    pub(super) fn keeps_verdicts(&self) -> bool {
+        self.context.config.guard && self.context.config.mixing == Mixing::Exchange
     }
 
     /// What this peer is doing.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dnode_protocol::PeerId;
 
+use super::Membership;
 use crate::config::{Config, STRANGERS_MAX};
 
 /// Back-off and leases double at most this often.
@@ -43,6 +44,20 @@ impl History {
             self.lives.pop_first();
         }
         earlier
+    }
+}
+
+impl Membership {
+    /// The start of the peer that was here last; 0 if none was.
+    pub(crate) fn life(&self, peer: &PeerId) -> u64 {
+        self.history.lives.get(peer).copied().unwrap_or_default()
+    }
+
+    /// An earlier life of this process has known this start of the peer.
+    pub(crate) fn has_known(&mut self, peer: PeerId, life: u64) {
+        if life != 0 {
+            self.history.began(peer, life);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 85] = [
+const TERMS: [&str; 86] = [
     "abort",
     "adapter",
     "attacker",
@@ -94,6 +94,7 @@ const TERMS: [&str; 85] = [
     "tensor frame",
     "ticket",
     "training thread",
+    "verdict",
     "version table",
     "version vector",
 ];
