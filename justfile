@@ -28,7 +28,7 @@ testnet N:
 dist:
     cargo build --release --workspace --locked && mkdir -p target/dist && objcopy --only-keep-debug target/release/dnode target/dist/dnode.debug && strip -o target/dist/dnode target/release/dnode && cd target/dist && objcopy --add-gnu-debuglink=dnode.debug dnode
 
-# Fuzzes decode_control, decode_tensor, gossip_core or membership, guided by coverage, on the stable compiler.
+# Fuzzes a target of testnet/fuzz/fuzz_targets/, guided by coverage, on the stable compiler.
 fuzz TARGET:
     mkdir -p testnet/fuzz/target/inputs/{{TARGET}} && RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares" cargo run --release --manifest-path testnet/fuzz/Cargo.toml --target x86_64-unknown-linux-gnu --target-dir testnet/fuzz/target --bin {{TARGET}} -- -max_len=4096 testnet/fuzz/target/inputs/{{TARGET}} testnet/fuzz/corpus/{{TARGET}}
 

@@ -3,8 +3,10 @@
 //! `cargo run --release --manifest-path testnet/fuzz/Cargo.toml --example seeds`
 
 use std::path::Path;
+use std::time::Duration;
 
 use dnode_gossip::testing::peer;
+use dnode_gossip::{Trust, Verdict, Verdicts};
 use dnode_protocol::invitation::{Chain, Grant, IssuerKey, Pass, Revocation, Role, Target};
 use dnode_protocol::membership::{Ends, Opening, RunSecret, Ticket};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
@@ -45,7 +47,27 @@ fn main() -> std::io::Result<()> {
     let first = log.split(|byte| *byte == b'\n').next().unwrap_or_default();
     write("audit", "line", first)?;
     write("audit", "change", &[0, 17, 1, 1, 200, 32])?;
-    Ok(())
+    write("verdicts", "none", Verdicts::default().to_text().as_bytes())?;
+    write("verdicts", "each", verdicts().to_text().as_bytes())
+}
+
+/// A neighbour of each trust.
+fn verdicts() -> Verdicts {
+    let of = |index, trust| Verdict {
+        peer: peer(index),
+        trust,
+        evidence: 6.5,
+        times: 2.25,
+        outliers: 3,
+        left_out: 1,
+        rounds: 17,
+        passes: 2,
+        joined: 1,
+        life: 65537,
+    };
+    let all = [Trust::LeftOut, Trust::WeighedDown, Trust::Trusted];
+    let held = (1..).zip(all).map(|(index, trust)| of(index, trust)).collect();
+    Verdicts { round_time: Duration::from_millis(40), held }
 }
 
 fn write(target: &str, name: &str, bytes: &[u8]) -> std::io::Result<()> {
