@@ -422,6 +422,22 @@ fn who_was_left_out_and_has_started_again_since_is_tried_at_once() {
 }
 
 #[test]
+fn who_was_left_out_is_tried_at_once_when_it_has_taken_over_a_replica_and_not_when_it_connects_again()
+ {
+    let mut host = that_left_one_out(32);
+    let waits = |host: &Host| host.core.verdicts().held[0].rounds;
+    for _ in 0..2 {
+        up(&mut host, 1, (CLOCK, Phase::Training), Time::ZERO);
+        assert_eq!(waits(&host), 22);
+        host.handle(Input::PeerDown { peer: peer(1) }, Time::ZERO);
+    }
+    up(&mut host, 1, (CLOCK, Phase::Joining), Time::ZERO);
+    assert_eq!(waits(&host), 22);
+    up(&mut host, 1, (CLOCK, Phase::Training), Time::ZERO);
+    assert_eq!(waits(&host), 0);
+}
+
+#[test]
 fn without_the_guard_and_where_replicas_are_sums_nothing_is_kept() {
     let off = Config { guard: false, ..Config::default() };
     let sums = Config { mixing: Mixing::Set, ..Config::default() };

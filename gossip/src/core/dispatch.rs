@@ -227,13 +227,17 @@ impl Gossip {
 
     fn on_heartbeat(&mut self, from: PeerId, heartbeat: &Heartbeat) {
         let clock = heartbeat.clock;
+        let first = self.membership.get(&from).is_some_and(|member| member.clock.is_none());
         let before = self.membership.on_heartbeat(&from, heartbeat);
         let changed = before.is_some_and(|before| before != heartbeat.phase);
         let joined = changed && before == Some(Phase::Joining);
         if joined {
             self.transfer.donor().dismiss(&from);
             let at = (self.context.progress.clock(), self.rounds.begun());
-            self.guard.joined(from, at);
+            // Who only connects again has not said that it has taken over a replica since.
+            if !first || self.guard.trust(&from) == Trust::Trusted {
+                self.guard.joined(from, at);
+            }
             // The clock it inherited from its donors stands for no work of its own.
             self.staleness.track(from, clock);
         }
