@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
 use crate::storage::peer_store::PeerStore;
+use crate::storage::verdict_store::VerdictStore;
 use crate::telemetry::traces::Tracer;
 use crate::training::{Ending, Report, StepPace, TrainingThread};
 pub(crate) use auditing::Auditing;
@@ -76,6 +77,7 @@ pub(crate) struct Parts {
     pub(crate) telemetry: Telemetry,
     pub(crate) audit: Auditing,
     pub(crate) peer_store: PeerStore,
+    pub(crate) verdicts: VerdictStore,
     pub(crate) tracer: Tracer,
     pub(crate) started: Instant,
     pub(crate) terms: Terms,
@@ -91,6 +93,7 @@ pub(crate) struct Driver {
     course: Course,
     bootstrap: Bootstrap,
     peer_store: PeerStore,
+    verdicts: VerdictStore,
     diagnosis: Diagnosis,
     removals: Removals,
     /// Why this peer is no member of the run any more.
@@ -102,7 +105,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { core, fragments, network, training, telemetry, audit, .. } = parts;
-        let Parts { peer_store, tracer, started, terms, course, removals, .. } = parts;
+        let Parts { peer_store, verdicts, tracer, started, terms, course, removals, .. } = parts;
         let groups = Groups::new(network.peer_id(), &terms);
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
         let host =
@@ -114,6 +117,7 @@ impl Driver {
             course,
             bootstrap,
             peer_store,
+            verdicts,
             diagnosis: Diagnosis::new(started),
             removals,
             no_member: None,
@@ -147,6 +151,7 @@ impl Driver {
         }
         self.groups.count_bytes(&self.host);
         self.peer_store.tick(None);
+        self.verdicts.end(&self.host.core().verdicts());
         if !self.lifecycle.is_abandoned() {
             self.host.training.join();
         }
@@ -190,6 +195,7 @@ impl Driver {
         let now = Instant::now();
         self.host.network.workers().iter().for_each(|peer| self.peer_store.worked(peer, now));
         self.peer_store.tick(Some(now));
+        self.verdicts.tick(now, || self.host.core().verdicts());
         self.removals.tick(&self.host.network);
         self.diagnosis.diagnose(&self.lifecycle, &mut self.host);
         if !self.lifecycle.is_interrupted()

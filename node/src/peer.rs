@@ -38,6 +38,7 @@ use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::identity::Identity;
 use crate::storage::peer_store::{PeerStore, PeersFileError, read_peers_file};
 use crate::storage::secret;
+use crate::storage::verdict_store::VerdictStore;
 use crate::telemetry::metrics;
 use crate::telemetry::progress::Reporter;
 use crate::telemetry::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
@@ -333,6 +334,9 @@ pub async fn join(
     let core = core((&identity, dir.life()), gossip, (fragments, position.clock));
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
     let core = if lacks_weights { core.awaiting_model() } else { core };
+    let (verdicts, held, passed) = VerdictStore::load(dir.path(), run.id());
+    let core = core.holding(&held, passed);
+    telemetry.still_holds(&core.verdicts());
     let course = Course::new(identity.peer(), part, &config);
     let training = TrainingThread::start(replica, plan, (position, tail_average), tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
@@ -344,6 +348,7 @@ pub async fn join(
         telemetry,
         audit,
         peer_store,
+        verdicts,
         tracer,
         started,
         terms,

@@ -7,3 +7,4 @@ pub(crate) mod kept_snapshots;
 pub(crate) mod pass;
 pub(crate) mod peer_store;
 pub(crate) mod secret;
+pub(crate) mod verdict_store;

@@ -1,7 +1,49 @@
 //! Logs state transfers, merging, the end of a split of the swarm, and judgements of peers.
 
-use dnode_gossip::{Event, Grounds, Trust};
+use dnode_gossip::{Event, Grounds, Trust, Verdict, Verdicts};
 use dnode_protocol::PeerId;
+
+use super::Telemetry;
+
+/// Most peers that a start names as held against.
+const HELD_SHOWN_MAX: usize = 8;
+
+impl Telemetry {
+    /// Says at the start who is still not trusted from before it.
+    pub(crate) fn still_holds(&mut self, verdicts: &Verdicts) {
+        let held = || verdicts.held.iter().filter(|it| it.trust != Trust::Trusted);
+        for verdict in held().take(HELD_SHOWN_MAX) {
+            let why = still_held(verdict);
+            self.event(
+                "kept-verdict",
+                &format!("{}: {}, {why}", verdict.peer, verdict.trust.name()),
+            );
+        }
+        let more = held().count().saturating_sub(HELD_SHOWN_MAX);
+        if more > 0 {
+            tracing::warn!(peers = more, "more peers are held against from before this start");
+        }
+    }
+}
+
+/// Says so of one, and returns the numbers.
+fn still_held(verdict: &Verdict) -> String {
+    let Verdict { evidence, outliers, left_out, rounds, .. } = verdict;
+    let why = format!(
+        "evidence {evidence:.1}, {outliers} refused, left out {left_out} times; tried again after {rounds} rounds"
+    );
+    let short = verdict.peer.short();
+    match verdict.trust {
+        Trust::Trusted => {}
+        Trust::WeighedDown => {
+            tracing::warn!(peer = %short, "peer is still weighed down, as before this start: {why}");
+        }
+        Trust::LeftOut => {
+            tracing::warn!(peer = %short, "peer is still left out, as before this start: {why}");
+        }
+    }
+    why
+}
 
 /// Logs such an event, and returns its name and detail for metrics and page; `None` for other events.
 #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are told by the journal")]
