@@ -43,12 +43,12 @@ use crate::telemetry::metrics;
 use crate::telemetry::progress::Reporter;
 use crate::telemetry::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
 use crate::telemetry::view::{ServeError, Snapshot};
-use crate::training::{Ending, NotSaved, TrainingThread};
+use crate::training::{Ending, NotSaved, Plan, TrainingThread};
 use halves::{agreed, checked};
 use membership::{MembershipError, with_ticket};
 use network::network_config;
 pub use outcome::{LastEvaluation, Outcome};
-use starting::{Beginning, audit as audit_log, core, metrics as metrics_of, replica};
+use starting::{Beginning, audit as audit_log, core, metrics as metrics_of, noise, replica};
 use terms::{kept_snapshots, plan, terms};
 
 /// Threads of the runtime, for network and driver: the CPU cores are left to the trainer.
@@ -294,7 +294,10 @@ pub async fn join(
         replica(&config, (trainer, fragments), from, resume)?;
     let lacks_weights = initial::lacks(&config.model, position);
     let (snapshots, kept) = kept_snapshots(&config, (fragments, position));
-    let plan = plan(&config, &run, &dir, description, snapshots);
+    let noise = noise(&config, &dir, position)?;
+    let plan = Plan { noise, ..plan(&config, &run, &dir, description, snapshots) };
+    // It is made of this peer's gradients.
+    let digest = if config.gossip.privacy_clip > 0.0 { Ok(String::new()) } else { digest };
 
     let tracer = Tracer::start(&config, identity.peer())?;
     let metrics = metrics_of(&config, &dir, &identity)?;

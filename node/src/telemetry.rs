@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub mod diagnosis;
 pub(crate) mod labels;
 pub mod metrics;
+pub(crate) mod privacy;
 pub mod progress;
 pub mod tensorboard;
 pub mod traces;

@@ -6,6 +6,7 @@ mod mailbox;
 mod meter;
 mod mixing;
 mod plan;
+mod privacy;
 mod ring;
 mod standby;
 mod steps;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use dnode_collective::{Collective, Place};
 use dnode_gossip::{Evidence, Input, Load, Role, Work};
+use dnode_metrics::Revealed;
 use dnode_protocol::{Clock, ExchangeId, Versions};
 use dnode_trainer::checkpoint::Saved;
 use dnode_trainer::{
@@ -33,6 +35,7 @@ use mailbox::Mailbox;
 use meter::Meter;
 pub(crate) use meter::{Activity, Times};
 pub(crate) use plan::{Commits, Ending, NotSaved, Plan, Position};
+pub(crate) use privacy::NoiseTerms;
 pub(crate) use ring::{RingChunk, RingFrame};
 use standby::Overdue;
 
@@ -169,6 +172,8 @@ pub(crate) struct TrainingProgress {
     pub(crate) batch: u32,
     /// Seconds blocked by a bound so far.
     pub(crate) wait_s: f64,
+    /// What commits with noise have revealed so far.
+    pub(crate) revealed: Option<Revealed>,
     /// Count sketch of the replica weights.
     pub(crate) sketch: Box<[f32; SKETCH_LEN]>,
 }

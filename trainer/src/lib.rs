@@ -31,6 +31,7 @@ mod model;
 pub mod optimizer;
 mod outer;
 mod predictor;
+pub mod privacy;
 mod replica;
 mod seam;
 mod sketch;

@@ -29,6 +29,7 @@ use crate::interrupt::Interrupt;
 use crate::mix::{norm, subtract};
 use crate::mixer::{Mixer, MixerState, Slice};
 use crate::outer::OuterStep;
+use crate::privacy::CommitNoise;
 use crate::seam::{Requests, StepId, StepReport, TrainError, Trainer};
 use crate::slow::Slow;
 use crate::weights::{CHUNK, Live, chunks};
@@ -47,7 +48,8 @@ const PROGRESS_NORM_MAX: f64 = (1_u64 << 30) as f64;
 /// What a commit did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommitReport {
-    /// Euclidean norm of the progress `Δ = x − φ`; zero for a replica without an outer step.
+    /// Euclidean norm of the progress `Δ = x − φ`, before clip and noise; zero for a replica without an
+    /// outer step.
     pub progress_norm: f64,
     /// What every other peer is to include, one per fragment in order; empty but for delta-set.
     pub contributions: Vec<Encoded>,
@@ -67,6 +69,8 @@ pub struct Replica {
     shared: SharedReplica,
     fragments: Fragments,
     outer: Option<OuterStep>,
+    /// What is done to the progress of a commit before anybody gets it.
+    noise: Option<CommitNoise>,
     /// Whether mixing reads live weights.
     shows: bool,
     /// As [`ReplicaConfig::shown_from`].
@@ -104,7 +108,21 @@ impl Replica {
     /// moments, and the trainer shares none ([`Trainer::share_moments`]), or live weights are not what
     /// is exchanged.
     #[must_use]
-    pub fn with(mut trainer: Box<dyn Trainer>, config: ReplicaConfig) -> Self {
+    pub fn with(trainer: Box<dyn Trainer>, config: ReplicaConfig) -> Self {
+        Self::with_noise(trainer, config, None)
+    }
+
+    /// As [`Self::with`]; `noise` is what is done to the progress of each commit before anything is made
+    /// of it that others may get. The weights are kept in host memory then.
+    ///
+    /// # Panics
+    /// As [`Self::with`], and when there is noise and no outer step: others get live weights there.
+    #[must_use]
+    pub fn with_noise(
+        mut trainer: Box<dyn Trainer>,
+        config: ReplicaConfig,
+        noise: Option<CommitNoise>,
+    ) -> Self {
         let ReplicaConfig { mixer, outer, fragments, .. } = config;
         let (shows, shown_from) = (config.shown_elements() > 0, config.shown_from());
         let parameters = trainer.layout().parameters();
@@ -113,8 +131,11 @@ impl Replica {
             let pairs = mixer == Mixer::Exchange && outer.is_none();
             assert!(pairs && trainer.share_moments(), "moments are exchanged with live weights");
         }
+        let exchanges = mixer != Mixer::None && config.outer_step().is_some();
+        assert!(noise.is_none() || exchanges, "noise is added to commits that others get");
         let mut live = Live::new(trainer, fragments.elements());
-        let (store, pending, device) = match Self::on_device(&mut live, &config) {
+        let placed = Self::on_device(&mut live, &config, noise.is_some());
+        let (store, pending, device) = match placed {
             Ok(Some((store, pending))) => {
                 let device = store.training();
                 (Store::Device(store), Some(pending), Ok(Some(device)))
@@ -124,13 +145,15 @@ impl Replica {
         };
         let outer = store.outer();
         let shared = SharedReplica::new(fragments, store, pending);
-        Self { live, shared, fragments, outer, shows, shown_from, deferred: false, device }
+        let deferred = false;
+        Self { live, shared, fragments, outer, noise, shows, shown_from, deferred, device }
     }
 
     /// What exchanges keep beside weights on a device, where the trainer's are on one.
     fn on_device(
         live: &mut Live,
         config: &ReplicaConfig,
+        noise: bool,
     ) -> Result<Option<(DeviceStore, DevicePending)>, DeviceError> {
         let ReplicaConfig { mixer, outer, fragments, clip } = *config;
         if mixer != Mixer::Exchange {
@@ -139,6 +162,10 @@ impl Replica {
         let resident = live.resident()?;
         if resident.is_some() && fragments.first_of_moments().is_some() {
             let why = "the optimizer's moments are mixed, too, and are not among what lies there";
+            return Err(DeviceError(why.to_owned()));
+        }
+        if resident.is_some() && noise {
+            let why = "gossip.privacy_clip is kept, and noise added, in host memory";
             return Err(DeviceError(why.to_owned()));
         }
         let on_device = resident.map(|at| DeviceStore::new(&at, (outer, clip), fragments));
@@ -311,6 +338,9 @@ impl Replica {
 
     /// Ends a round of local steps: `Δ = x − φ ; v ← β v + Δ ; φ ← φ + α (Δ + β v) ; x ← φ`.
     ///
+    /// With noise, `Δ` is clipped and gets it before `v` is moved, so all that follows, here and at others,
+    /// is made of the result.
+    ///
     /// `share`: what part of the outer step is contributed, `1/n̂`, used by delta-set alone. Does
     /// nothing without an outer step. Delta-set forgets a round whose progress is not
     /// finite (`Δ = 0`), as its numbers cannot show it. Source: [`OuterStep`].
@@ -369,8 +399,9 @@ impl Replica {
     /// `mean_progress`: Δ̄, `[P]`; overwritten.
     ///
     /// # Panics
-    /// When `mean_progress` has another length.
+    /// When `mean_progress` has another length, or commits of this replica get noise.
     pub fn commit_mean(&mut self, mean_progress: &mut [f32]) -> CommitReport {
+        assert!(self.noise.is_none(), "a replica with noise makes commits of its own");
         assert_eq!(mean_progress.len(), self.fragments.parameters(), "one number per parameter");
         let shared = self.shared.clone();
         let mut lock = shared.lock();
@@ -389,6 +420,7 @@ impl Replica {
     ) -> CommitReport {
         let mut report = CommitReport::default();
         let Some(slow) = slow else { return report };
+        let factor = self.noise.as_ref().map(|noise| noise.factor(self.progress_norm(slow)));
         let mut squares = 0.0;
         let mut own = Vec::new();
         for index in 0..self.fragments.count() {
@@ -404,6 +436,9 @@ impl Replica {
                 }
             };
             squares += norm(progress).powi(2);
+            if let (Some(noise), Some(factor)) = (&mut self.noise, factor) {
+                noise.protect(progress, factor);
+            }
             slow.step.direct(progress, &mut slow.momentum[range.clone()]);
             let slice = Slice { index, range };
             match &mut *mixer {

@@ -9,6 +9,7 @@ use dnode_protocol::frame::Codec;
 use dnode_protocol::{Fragments, ParameterLayout};
 
 use crate::codec::encode;
+use crate::privacy::CommitNoise;
 use crate::{
     Evaluation, Mixer, OuterStep, Replica, ReplicaConfig, StateTensor, StepId, StepReport,
     TrainError, Trainer, TrainerState,
@@ -100,6 +101,19 @@ pub(crate) fn mixed(
     let fragments = Fragments::new(values.len(), 3).unwrap();
     let (probe, live) = probe(values);
     (Replica::with(probe, ReplicaConfig { mixer, outer, fragments, clip }), live)
+}
+
+/// A replica of three fragments that adds noise to its commits.
+pub(crate) fn noised(
+    values: Vec<f32>,
+    mixer: Mixer,
+    outer: OuterStep,
+    noise: CommitNoise,
+) -> (Replica, Live) {
+    let fragments = Fragments::new(values.len(), 3).unwrap();
+    let (probe, live) = probe(values);
+    let config = ReplicaConfig { mixer, outer: Some(outer), fragments, clip: None };
+    (Replica::with_noise(probe, config, Some(noise)), live)
 }
 
 /// Puts other weights into the replica, as a donor's snapshots do.

@@ -139,9 +139,23 @@ pub struct Train {
     pub staleness: u64,
     /// Seconds blocked by a staleness bound so far.
     pub wait_s: f64,
+    /// What commits with noise have revealed so far, if they get any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub privacy: Option<Revealed>,
     /// Count sketch of the slow weights; distances between sketches estimate those of replicas.
     #[serde(default)]
     pub sketch: Vec<f32>,
+}
+
+/// What commits with noise have revealed of this peer's data, in this start and before it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Revealed {
+    /// These commits.
+    pub commits: u64,
+    /// ε of differential privacy, whatever this peer's data are replaced by.
+    pub epsilon: f64,
+    /// δ.
+    pub delta: f64,
 }
 
 /// Quality on held-out data.
@@ -289,6 +303,9 @@ pub struct Final {
     pub wait_s: f64,
     /// Seconds of local steps; those that average gradients wait for others in them.
     pub train_s: f64,
+    /// What commits with noise have revealed, if they get any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub privacy: Option<Revealed>,
     /// How exchanges ended.
     #[serde(default)]
     pub exchanges: Exchanges,
@@ -321,13 +338,15 @@ mod tests {
             bytes_in: 5,
             staleness: 6,
             wait_s: 0.0,
+            privacy: Some(Revealed { commits: 3, epsilon: 1.5, delta: 0.00001 }),
             sketch: vec![0.5, -1.0],
         });
         let stamp = Stamp { time_s: 1.5, step: 10, position: 11, samples: 320, clock: 2 };
         let text = serde_json::to_string(&Line { body, stamp }).unwrap();
         let written = concat!(
             r#"{"kind":"train","loss":null,"learning_rate":0.1,"samples_per_s":2.0,"batch":32,"peers":3,"#,
-            r#""bytes_out":4,"bytes_in":5,"staleness":6,"wait_s":0.0,"sketch":[0.5,-1.0],"#,
+            r#""bytes_out":4,"bytes_in":5,"staleness":6,"wait_s":0.0,"#,
+            r#""privacy":{"commits":3,"epsilon":1.5,"delta":0.00001},"sketch":[0.5,-1.0],"#,
             r#""time_s":1.5,"step":10,"position":11,"samples":320,"clock":2}"#
         );
         assert_eq!(text, written);

@@ -1,11 +1,13 @@
 //! What is legal and yet unlikely to be meant, in words for the log.
 
 use dnode_trainer::OptimizerKind;
+use dnode_trainer::privacy::{Adjacency, PrivacyLoss};
 
 use super::keys::{Config, find};
 use super::run::values_of;
 use super::settings::default_of;
 use super::values::Rule;
+use crate::telemetry::privacy::EPSILON_FAR;
 use crate::telemetry::progress::Significant;
 
 /// How many times as large or as small as the usual learning rate one may be without a word: further
@@ -23,13 +25,38 @@ const MUON_TOKENS_MIN: usize = 4;
 const MUON_WITH_OUTER_STEPS: &str = "optimizer.kind = muon ends 7 to 10 % above synchronous training \
     with gossip.rule = gossip-outer, and may ruin a run; gossip.rule = pairwise goes with it";
 
+/// docs/privacy.md, "What the noise promises".
+const CLIP_WITHOUT_NOISE: &str = "gossip.privacy_clip without gossip.privacy_noise bounds what a commit \
+    moves, and hides nothing of this peer's data";
+
 impl Config {
     /// A sentence about each setting, or two together, that is unlikely to be meant.
     pub fn advice(&self) -> impl Iterator<Item = String> + use<> {
         let muon = self.optimizer.kind == OptimizerKind::Muon;
         let outer = muon && self.gossip.rule == Rule::GossipOuter;
         let outer = outer.then(|| MUON_WITH_OUTER_STEPS.to_owned());
-        self.far_learning_rate().into_iter().chain(outer).chain(self.slow_muon())
+        let all = self.far_learning_rate().into_iter().chain(outer).chain(self.slow_muon());
+        all.chain(self.little_noise())
+    }
+
+    /// Commits with a clip whose noise promises little, or without any.
+    fn little_noise(&self) -> Option<String> {
+        let (gossip, commits) = (&self.gossip, self.run.steps.div_ceil(self.gossip.local_steps));
+        if gossip.privacy_clip <= 0.0 {
+            return None;
+        }
+        if gossip.privacy_noise <= 0.0 {
+            return Some(CLIP_WITHOUT_NOISE.to_owned());
+        }
+        let loss = PrivacyLoss::default().after(commits, gossip.privacy_noise);
+        let epsilon = loss.epsilon(gossip.privacy_delta, Adjacency::Replaced);
+        (epsilon > EPSILON_FAR).then(|| {
+            let (noise, epsilon) = (gossip.privacy_noise, Significant(epsilon));
+            format!(
+                "gossip.privacy_noise = {noise} hides little: after {commits} commits ε is {epsilon}, \
+                 and above {EPSILON_FAR} it is a promise in name alone; docs/privacy.md has a table"
+            )
+        })
     }
 
     /// How many times wider than those of the trials a transformer is that adapters are not trained for.
@@ -75,7 +102,7 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::MUON_WITH_OUTER_STEPS;
+    use super::{CLIP_WITHOUT_NOISE, MUON_WITH_OUTER_STEPS};
     use crate::config::{Config, Settings};
 
     /// What is said of the settings.
@@ -91,6 +118,16 @@ mod tests {
         assert_eq!(advice(&[muon, "gossip.rule=gossip-outer"]), [MUON_WITH_OUTER_STEPS]);
         assert_eq!(advice(&[muon, "gossip.rule=pairwise"]), [""; 0]);
         assert_eq!(advice(&["gossip.rule=gossip-outer"]), [""; 0]);
+    }
+
+    #[test]
+    fn noise_that_hides_little_is_told() {
+        let with = |more: &[&str]| advice(&[&["gossip.rule=delta-set"], more].concat());
+        let clip = "gossip.privacy_clip=0.5";
+        assert_eq!(with(&[clip]), [CLIP_WITHOUT_NOISE]);
+        let little = "gossip.privacy_noise = 1 hides little: after 500 commits ε is 1189.8, and above 50 it is a promise in name alone; docs/privacy.md has a table";
+        assert_eq!(with(&[clip, "gossip.privacy_noise=1.0"]), [little]);
+        assert_eq!(with(&[clip, "gossip.privacy_noise=20.0"]), [""; 0]);
     }
 
     #[test]

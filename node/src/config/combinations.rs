@@ -9,7 +9,7 @@ use super::values::{Balance, Rule};
 
 /// The combinations of `[gossip]` that are not sound. `changed` tells whether a key has another value
 /// than its default.
-pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<Broken>; 10] {
+pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<Broken>; 12] {
     [
         outer_step(gossip, changed),
         world(gossip),
@@ -21,6 +21,8 @@ pub(super) fn check(gossip: &Gossip, changed: impl Fn(&str) -> bool) -> [Option<
         balance(gossip),
         waiting(gossip),
         interval(gossip),
+        clip(gossip),
+        noise(gossip),
     ]
 }
 
@@ -193,6 +195,31 @@ fn interval(gossip: &Gossip) -> Option<Broken> {
     })
 }
 
+fn clip(gossip: &Gossip) -> Option<Broken> {
+    let remedy = match gossip.rule {
+        _ if gossip.privacy_clip <= 0.0 => return None,
+        Rule::GossipOuter | Rule::DeltaSet => return None,
+        Rule::Pairwise => {
+            "others get live weights between commits, before any clip or noise: use gossip-outer or \
+             delta-set, or leave it out"
+        }
+        Rule::AllReduce => {
+            "others get this peer's gradients or progress to sum them up, before any clip or noise: \
+             use gossip-outer or delta-set, or leave it out"
+        }
+        Rule::None => "nothing is sent: leave it out",
+    };
+    with_rule("gossip.privacy_clip", remedy)
+}
+
+fn noise(gossip: &Gossip) -> Option<Broken> {
+    (gossip.privacy_noise > 0.0 && gossip.privacy_clip <= 0.0).then(|| {
+        let remedy = "noise is measured by the longest progress of a commit: set privacy_clip, for \
+                      example 0.5";
+        Broken("gossip.privacy_noise", "gossip.privacy_clip", remedy.to_owned())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use crate::config::{Config, ConfigError, Settings};
@@ -308,6 +335,34 @@ mod tests {
             let wants = [want, "leave it out, or use pairwise"];
             refused(&[&rule, "gossip.world=2", "gossip.moments=true"], wants);
         }
+    }
+
+    #[test]
+    fn clip_and_noise_are_for_rules_that_show_commits_alone() {
+        let noise = ["gossip.privacy_clip=0.5", "gossip.privacy_noise=1.0"];
+        for rule in ["gossip-outer", "delta-set"] {
+            let rule = format!("gossip.rule={rule}");
+            resolve(&[&rule, noise[0], noise[1]]).unwrap();
+            let wants = ["does not go with gossip.privacy_clip = 0.0", "set privacy_clip, for"];
+            refused(&[&rule, noise[1]], wants);
+        }
+        let none = ["nothing is sent", "leave it out"];
+        let others = "before any clip or noise: use gossip-outer or delta-set, or leave it out";
+        for (rule, wants) in [
+            ("pairwise", ["others get live weights between commits", others]),
+            ("all-reduce", ["others get this peer's gradients or progress", others]),
+            ("none", none),
+        ] {
+            let rule = format!("gossip.rule={rule}");
+            refused(&[&rule, "gossip.world=2", noise[0], noise[1]], wants);
+        }
+    }
+
+    #[test]
+    fn a_rack_keeps_no_gradients_from_its_ranks() {
+        let rack = ["gossip.rule=gossip-outer", "network.rack=a", "gossip.privacy_clip=0.5"];
+        let wants = ["network.rack = \"a\"", "get each other's gradients"];
+        refused(&rack, wants);
     }
 
     #[test]

@@ -48,6 +48,8 @@ const RULES: &[&str] = &["gossip-outer", "pairwise", "delta-set", "all-reduce", 
 const WITH_PARTNERS: &[&str] = &["gossip-outer", "pairwise", "delta-set"];
 /// Rules that can take an outer step with momentum.
 const WITH_OUTER: &[&str] = &["gossip-outer", "delta-set", "all-reduce"];
+/// Rules in which others get what this peer commits, and nothing before.
+const WITH_OWN_COMMITS: &[&str] = &["gossip-outer", "delta-set"];
 /// The digest of the data, which is compared with those of others; no key.
 pub const DATA_DIGEST: &str = "data.digest";
 /// What is refused when it differs by too much, and may be allowed to.
@@ -300,6 +302,17 @@ section! {
         /// whether a peer whose weights are unlike those of all others is weighed down, then left
         /// out
         guard: bool = key(Kind::Flag).default("true").only("gossip.rule", WITH_PARTNERS),
+        /// longest progress of a commit of this peer, Euclidean norm over all parameters; longer
+        /// progress is shortened; 0 is no bound (docs/privacy.md)
+        privacy_clip: f64 = key(Kind::Real(Reals::closed(0.0, 1e6)))
+            .default("0.0").only("gossip.rule", WITH_OWN_COMMITS),
+        /// noise on each commit of this peer: its standard deviation per parameter over
+        /// privacy_clip; 0 is none
+        privacy_noise: f64 = key(Kind::Real(Reals::closed(0.0, 1e6)))
+            .default("0.0").only("gossip.rule", WITH_OWN_COMMITS),
+        /// probability with which the promise of the noise may fail (δ)
+        privacy_delta: f64 = key(Kind::Real(Reals::above(0.0, 0.1)))
+            .default("0.00001").only("gossip.rule", WITH_OWN_COMMITS),
         /// longest wait at a staleness bound; "auto" follows the measured step time
         #[serde(with = "duration_or_auto")]
         gate_timeout: Option<Duration> = key(Kind::WordOrDuration("auto", 1, 3_600_000))

@@ -118,6 +118,7 @@ const COMBINATIONS: &str = "\n## Averaging: what goes together\n\n\
     - An outer step (`outer_learning_rate`, `outer_momentum`) is taken by every rule but `pairwise` and `none`; by `all-reduce` only with several local steps per commit, which is DiLoCo.\n\
     - `error_feedback` is for `delta-set`, whose contributions are sent once; the residual of a pairwise difference belongs to a pair that may never meet again.\n\
     - `codecs`: differences (`gossip-outer`, `pairwise`) may be written in any way, contributions (`delta-set`) in any way with error feedback and down to `int4` without it, sums (`all-reduce`) only as `f32`; `bf16` and `f16` are equally long, so only one of them.\n\
+    - `privacy_clip` and `privacy_noise` are for `gossip-outer` and `delta-set`, in which others get commits alone, and not for racks; `privacy_noise` needs a `privacy_clip` ([privacy](privacy.md)).\n\
     - `moments` is for `pairwise`, which exchanges the live weights; the trainer must share its optimizer's (`Trainer::share_moments`).\n\
     - `weight = \"samples\"` is for exchanges (`gossip-outer`, `pairwise`); the other rules fix their weights.\n\
     - `balance = \"batch\"` needs `weight = \"samples\"`, and a trainer that can take a part of its batch.\n\

@@ -7,7 +7,7 @@ use super::error::ConfigError;
 use dnode_torch::{Device, Precision};
 use dnode_trainer::{DataConfig, DataKind, ModelConfig, ModelKind, MomentFormat, Skew};
 
-use super::keys::{Config, Network, Node};
+use super::keys::{Config, Gossip, Network, Node};
 use super::settings::Settings;
 use super::values::{Backend, Collective, Direct, Rule};
 
@@ -26,7 +26,7 @@ pub(super) fn broken(config: &Config, settings: &Settings) -> Vec<ConfigError> {
         .chain([network(&config.network)])
         .chain([
             collective(&config.network),
-            rack(&config.network, config.gossip.rule, config.optimizer.moments),
+            rack(&config.network, &config.gossip, config.optimizer.moments),
         ])
         .chain([compute(&config.node)]);
     let values = settings.values();
@@ -150,13 +150,18 @@ fn collective(network: &Network) -> Option<Broken> {
     })
 }
 
-fn rack(network: &Network, rule: Rule, moments: MomentFormat) -> Option<Broken> {
+fn rack(network: &Network, gossip: &Gossip, moments: MomentFormat) -> Option<Broken> {
     if network.rack.is_empty() {
         return None;
     }
     let (other, remedy) = if moments != MomentFormat::F32 {
         ("optimizer.moments", "ranks take over each other's moments as f32: leave one of them out")
-    } else if rule != Rule::GossipOuter {
+    } else if gossip.privacy_clip > 0.0 {
+        (
+            "gossip.privacy_clip",
+            "the ranks of a rack get each other's gradients, before any clip or noise: leave one of them out",
+        )
+    } else if gossip.rule != Rule::GossipOuter {
         (
             "gossip.rule",
             "the ranks of a rack commit together: add --rule gossip-outer, or leave it out",

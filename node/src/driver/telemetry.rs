@@ -2,6 +2,7 @@
 
 mod copied;
 mod diverging;
+mod findings;
 mod held;
 mod interval;
 mod invitation;
@@ -22,6 +23,7 @@ use dnode_trainer::Evaluation;
 use dnode_trainer::checkpoint::Saved;
 
 use copied::Copies;
+pub(super) use findings::Findings;
 pub use invitation::ADDRESS_FILE;
 pub(crate) use invitation::Invitation;
 use staleness::Counts;
@@ -31,25 +33,16 @@ pub(crate) use viewing::Viewing;
 pub(crate) use viewing::path;
 
 use crate::peer::LastEvaluation;
-use crate::telemetry::diagnosis::{Sentence, Shares};
 use crate::telemetry::metrics::{
-    self, Body, Evaluate, Exchanges, Final, MetricsWriter, STALENESS_BUCKETS, Stamp, Train,
+    self, Body, Evaluate, Exchanges, Final, MetricsWriter, Revealed, STALENESS_BUCKETS, Stamp,
+    Train,
 };
+use crate::telemetry::privacy;
 use crate::telemetry::progress::{ProgressLine, Reporter};
 use crate::training::{Ending, Position, TrainingProgress};
 
 /// Shortest time between two evaluations in the log; the metrics file has all of them.
 const EVALUATED_EVERY: Duration = Duration::from_secs(1);
-
-/// What was measured recently, and what is unusual.
-#[derive(Debug, Default)]
-pub(super) struct Findings {
-    pub(super) shares: Option<Shares>,
-    pub(super) bottleneck: Option<Sentence>,
-    pub(super) stalled: Option<Sentence>,
-    /// How long training stood still before it went on, if that was reported.
-    pub(super) goes_on: Option<Duration>,
-}
 
 /// Metrics file, progress line, log and counters of one run.
 #[derive(Debug)]
@@ -82,6 +75,8 @@ pub(crate) struct Telemetry {
     warned: bool,
     copies: Copies,
     losses: losses::LossWatch,
+    /// What commits with noise have revealed, as far as reported.
+    revealed: Option<Revealed>,
 }
 
 impl Telemetry {
@@ -117,6 +112,7 @@ impl Telemetry {
             warned: false,
             copies,
             losses: losses::LossWatch::default(),
+            revealed: None,
         }
     }
 
@@ -303,6 +299,7 @@ impl Telemetry {
         self.position = progress.position;
         self.loss = progress.loss;
         self.samples_per_s = progress.samples_per_s;
+        self.revealed = progress.revealed;
         self.viewing.progress(progress);
         let bytes = network.bytes();
         let body = Train {
@@ -315,6 +312,7 @@ impl Telemetry {
             bytes_in: bytes.received,
             staleness: core.staleness(),
             wait_s: progress.wait_s,
+            privacy: progress.revealed,
             sketch: progress.sketch.to_vec(),
         };
         self.metrics.write(self.stamp(), Body::Train(body));
@@ -356,26 +354,6 @@ impl Telemetry {
     pub(crate) fn checkpoint_failed(&mut self, error: &str) {
         tracing::error!("{error}; the earlier checkpoint is untouched and training goes on");
         self.event("checkpoint-failed", error);
-    }
-
-    /// Reports what was measured recently, and what is unusual.
-    pub(super) fn diagnosed(&mut self, told: &Findings) {
-        if let Some(shares) = told.shares {
-            self.viewing.shares(shares);
-            self.metrics.write(self.stamp(), Body::Shares(shares));
-        }
-        if let Some(sentence) = &told.bottleneck {
-            tracing::info!("{}", sentence.text);
-            self.event("bottleneck", &sentence.text);
-        }
-        if let Some(sentence) = &told.stalled {
-            tracing::warn!("{}", sentence.text);
-            self.event("stalled", &sentence.text);
-        }
-        if let Some(lasted) = told.goes_on {
-            tracing::info!("goes on after {lasted:.0?}");
-            self.event("goes-on", &format!("after {lasted:.0?}"));
-        }
     }
 
     /// Samples processed, as far as reported.
@@ -437,7 +415,7 @@ impl Telemetry {
     /// How the run ends when the training thread does not answer, as far as is known.
     pub(crate) fn last_ending(&self) -> Ending {
         let (position, parameters) = (self.position, self.parameters.clone());
-        Ending { position, parameters, ..Ending::default() }
+        Ending { position, parameters, revealed: self.revealed, ..Ending::default() }
     }
 
     /// Writes the last line of the metrics.
@@ -455,11 +433,15 @@ impl Telemetry {
             bytes_in: bytes.received,
             wait_s: ending.wait_s,
             train_s: ending.train_s,
+            privacy: ending.revealed,
             exchanges: self.exchanges,
             staleness_histogram: self.staleness.to_vec(),
             parameters_path: Some(ending.parameters.clone().unwrap_or_default()),
         };
         self.metrics.write(self.stamp(), Body::Final(body));
+        if let Some(revealed) = ending.revealed {
+            tracing::info!("noise on commits: {}", privacy::words(revealed));
+        }
         self.metrics.flush();
         self.viewing.closes();
     }

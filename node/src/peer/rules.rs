@@ -6,7 +6,9 @@ use dnode_gossip::{Bounds, Interval, Mixing, Pace};
 use dnode_protocol::Fragments;
 use dnode_protocol::frame::Codec;
 use dnode_protocol::limits::FRAGMENT_ELEMENTS_MAX;
+use dnode_trainer::privacy::{CommitNoise, NoiseSeed};
 use dnode_trainer::{Mixer, OuterStep, ReplicaConfig};
+use rand::Rng as _;
 
 use super::JoinError;
 use crate::config::{Balance, Budget, Config, Gossip, Rule, Share};
@@ -105,6 +107,14 @@ pub(crate) fn replica_config(gossip: &Gossip, fragments: Fragments) -> ReplicaCo
         fragments,
         clip: (gossip.clip > 0.0).then_some(gossip.clip as f32),
     }
+}
+
+/// What is done to the progress of commits, if anything, with randomness of the operating system.
+pub(super) fn commit_noise(gossip: &Gossip) -> Option<CommitNoise> {
+    let mut seed = [0; 32];
+    rand::rng().fill_bytes(&mut seed);
+    let (clip, multiplier) = (gossip.privacy_clip, gossip.privacy_noise);
+    (clip > 0.0).then(|| CommitNoise::new(clip, multiplier, NoiseSeed(seed)))
 }
 
 /// Whether peers under the rule exchange fragments in rounds of their own.

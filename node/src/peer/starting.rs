@@ -10,14 +10,15 @@ use rand::Rng;
 use super::JoinError;
 use super::about::about;
 use super::memory::with_mixing;
-use super::rules::replica_config;
+use super::rules::{commit_noise, replica_config};
 use crate::config::Config;
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::Identity;
 use crate::telemetry::audit::AuditLog;
-use crate::telemetry::metrics::MetricsWriter;
+use crate::telemetry::metrics::{MetricsWriter, Revealed};
+use crate::telemetry::privacy;
 use crate::telemetry::tensorboard::EventFile;
-use crate::training::{MICRO_STEPS, Position};
+use crate::training::{MICRO_STEPS, NoiseTerms, Position};
 
 /// What a peer trains from.
 pub(super) struct Beginning {
@@ -42,7 +43,7 @@ pub(super) fn replica(
         let takes = with_mixing(memory, &config.gossip, config.node.tail_average);
         tracing::info!("this run takes {takes} of memory");
     }
-    let mut replica = Replica::with(trainer, form);
+    let mut replica = Replica::with_noise(trainer, form, commit_noise(&config.gossip));
     match replica.stays_on_device() {
         Ok(true) => tracing::info!("weights are mixed on the device"),
         Ok(false) => {}
@@ -79,6 +80,31 @@ pub(super) fn replica(
     }
     let tail_average = newest.tail_average()?;
     Ok(Beginning { replica, position, contents: newest.contents, tail_average })
+}
+
+/// How the noise of commits is reckoned, if they get any; tells what the run will have revealed at its end.
+pub(super) fn noise(
+    config: &Config,
+    dir: &DataDir,
+    position: Position,
+) -> Result<Option<NoiseTerms>, JoinError> {
+    let gossip = &config.gossip;
+    if gossip.privacy_clip <= 0.0 || gossip.privacy_noise <= 0.0 {
+        return Ok(None);
+    }
+    let terms = NoiseTerms::open(dir.path(), (gossip.privacy_noise, gossip.privacy_delta))?;
+    let left = config.run.steps.saturating_sub(position.run_steps());
+    let at_end = privacy::words(terms.after(left.div_ceil(gossip.local_steps)));
+    tracing::info!("noise on commits: by the end of the run {at_end}");
+    let Revealed { commits, .. } = terms.before();
+    if commits > 0 {
+        tracing::info!("noise on commits: {commits} of them were made before this start");
+    } else if position.clock.0 > 0 {
+        tracing::warn!(
+            "noise on commits: earlier starts may have made some without it, and the numbers are of later ones alone"
+        );
+    }
+    Ok(Some(terms))
 }
 
 /// The metrics file, and TensorBoard's if it is wanted.

@@ -41,6 +41,7 @@ pub(super) fn plan(
         warmup: config.optimizer.warmup_steps,
         commits: commits(&config.gossip),
         contributes: config.gossip.rule == Rule::DeltaSet,
+        noise: None,
         metrics_every: config.node.metrics_every,
         evaluate_every: config.node.evaluate_every,
         tail_average: config.node.tail_average,

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dnode_gossip::MICRO_STEPS;
+use dnode_metrics::Revealed;
 use dnode_protocol::{Clock, RunSpec, Versions};
 use dnode_trainer::checkpoint::{self, Checkpoint, Saved};
 use dnode_trainer::{Description, Evaluation, Source, TailAverage};
 
+use super::privacy::NoiseTerms;
 use crate::storage::checkpoint_lag::CheckpointLag;
 use crate::storage::kept_snapshots::KeptSnapshots;
 
@@ -38,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) commits: Commits,
     /// Whether a commit is a contribution to everybody's sum.
     pub(crate) contributes: bool,
+    /// How the noise of commits is reckoned, if they get any.
+    pub(crate) noise: Option<NoiseTerms>,
     /// Steps in which the learning rate rises.
     pub(crate) warmup: u64,
     /// Steps between progress reports.
@@ -100,6 +104,8 @@ pub(crate) struct Ending {
     pub(crate) averaged: Option<Evaluation>,
     pub(crate) train_s: f64,
     pub(crate) wait_s: f64,
+    /// What commits with noise have revealed, in this start and before it.
+    pub(crate) revealed: Option<Revealed>,
     /// The last checkpoint's parameters.
     pub(crate) parameters: Option<PathBuf>,
     /// Its parameters averaged over the last part of the run.
@@ -120,6 +126,7 @@ impl Plan {
             warmup: 0,
             commits: Commits::Alone,
             contributes: false,
+            noise: None,
             metrics_every: 0,
             evaluate_every: 0,
             tail_average: 0.0,

@@ -83,7 +83,7 @@ impl Training {
         let watch = DivergenceWatch::new(replica.trainer_mut().chance(), plan.steps, plan.warmup);
         let serving = Serving::new(replica.shown_from());
         Self {
-            context: Context::new(replica, at, queues, plan.batch),
+            context: Context::new(replica, at, queues, &plan),
             commits: plan.commits,
             rack: RackMember::default(),
             ranks: None,
@@ -393,6 +393,7 @@ impl Training {
 
     fn commit(&mut self) -> Result<(), End> {
         let context = &mut self.context;
+        context.reserve_noise()?;
         let shared = context.shared.clone();
         let mut lock = shared.lock();
         if !context.queues.allows_steps() {
@@ -464,6 +465,7 @@ impl Training {
     }
 
     fn end(&mut self, end: End) {
+        self.context.close_noise();
         let ending = match end {
             End::Abandoned => return,
             End::Failed(error) => {

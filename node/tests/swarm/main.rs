@@ -28,6 +28,7 @@ mod moments;
 mod on_device;
 mod own_loop;
 mod page;
+mod privacy;
 mod process;
 mod rack;
 mod settings;

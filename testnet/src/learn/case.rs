@@ -105,6 +105,12 @@ pub struct SimulatedVariant {
     /// Whether the optimizer's first moments are averaged together with the weights.
     #[serde(default)]
     pub moments: bool,
+    /// Longest progress of a commit; 0: no bound. For `gossip-outer` and `delta-set`, as the product has it.
+    #[serde(default)]
+    pub privacy_clip: f64,
+    /// Noise of each commit, over that.
+    #[serde(default)]
+    pub privacy_noise: f64,
     /// Whether peers guard against replicas that are unlike all others.
     #[serde(default = "yes")]
     pub guard: bool,
@@ -262,7 +268,7 @@ impl SimulatedCase {
         Ok(case)
     }
 
-    fn rules(&self, experiment: &Experiment) -> [Rule; 14] {
+    fn rules(&self, experiment: &Experiment) -> [Rule; 15] {
         let condition = &self.condition;
         let every = |legal: fn(&SimulatedVariant) -> bool| self.variants.iter().all(legal);
         let choices =
@@ -278,6 +284,11 @@ impl SimulatedCase {
                 every(|variant| !variant.moments || variant.rule == MixingName::Pairwise),
                 "gossip.moments",
                 "true with rule pairwise alone",
+            ),
+            (
+                every(|variant| variant.privacy_clip <= 0.0 || variant.shows_commits_alone()),
+                "gossip.privacy_clip",
+                "0 with rules other than gossip-outer and delta-set",
             ),
             (every(|variant| variant.local_steps > 0), "gossip.local_steps", "at least 1"),
             (every(|variant| variant.mix_every != Some(0)), "gossip.mix_every", "at least 1"),
@@ -412,6 +423,11 @@ fn factors(condition: &Condition, peers: u32) -> Vec<f64> {
 }
 
 impl SimulatedVariant {
+    /// Whether others get what a peer commits, and nothing before.
+    const fn shows_commits_alone(&self) -> bool {
+        matches!(self.rule, MixingName::GossipOuter | MixingName::DeltaSet)
+    }
+
     /// What the settings of workload, condition and variant make of the product's defaults; those of
     /// the variant are the strongest.
     fn of(work: &Work, condition: &Condition, way: &Way) -> Result<Self, ReadError> {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use dnode_protocol::Fragments;
+use dnode_trainer::privacy::{CommitNoise, NoiseSeed};
 use dnode_trainer::{
     Batch, BatchSource, DataConfig, DataShare, Dataset, Evaluation, Input, LocalConfig,
     LocalTrainer, Mixer, OuterStep, Replica, ReplicaConfig, SampleShape, Trainer,
@@ -72,7 +73,16 @@ pub(super) fn replica(
     };
     let fragments = fragments(variant, trainer.layout().parameters())?;
     let config = ReplicaConfig { mixer, outer, fragments, clip: None };
-    Ok(Replica::with(trainer, config))
+    Ok(Replica::with_noise(trainer, config, noise(variant, seed, peer)))
+}
+
+/// What is done to a peer's commits. A run can be repeated, so its noise is of its seed.
+fn noise(variant: &SimulatedVariant, seed: u64, peer: u32) -> Option<CommitNoise> {
+    let mut own = [0; 32];
+    own[..8].copy_from_slice(&seed.to_le_bytes());
+    own[8..12].copy_from_slice(&peer.to_le_bytes());
+    let (clip, multiplier) = (variant.privacy_clip, variant.privacy_noise);
+    (clip > 0.0).then(|| CommitNoise::new(clip, multiplier, NoiseSeed(own)))
 }
 
 /// The fragments of a model, and of its moments where the variant averages them.

@@ -144,6 +144,7 @@ impl Peer {
                 bytes_in: self.received,
                 staleness: staleness as u64,
                 wait_s: 0.0,
+                privacy: None,
                 sketch: Vec::new(),
             }))?;
             (self.loss, self.since, self.since_s) = (0.0, 0, 0.0);
@@ -190,6 +191,7 @@ impl Peer {
             bytes_out: self.bytes(),
             bytes_in: self.received,
             wait_s: 0.0,
+            privacy: None,
             train_s: self.train_s,
             exchanges: Exchanges::default(),
             staleness_histogram: self.lags.to_vec(),

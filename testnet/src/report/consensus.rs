@@ -199,6 +199,7 @@ mod tests {
                 bytes_in: 0,
                 staleness: 0,
                 wait_s: 0.0,
+                privacy: None,
                 sketch: sketch.to_vec(),
             };
             (at, train)

@@ -77,6 +77,11 @@ pub(super) fn told(
     }
 }
 
+/// The same summary without what is measured on this peer's data, and has no noise.
+pub(super) fn without_losses(summary: Summary) -> Summary {
+    Summary { loss: Real::UNKNOWN, held_out: Real::UNKNOWN, ..summary }
+}
+
 fn real(value: Option<f64>) -> Real {
     value.map_or(Real::UNKNOWN, Real::new)
 }
@@ -285,6 +290,19 @@ mod tests {
         assert!(
             peers[0].distance.is_some_and(|distance| (distance - 32.0_f64.sqrt()).abs() < 1e-6)
         );
+    }
+
+    #[test]
+    fn losses_are_kept_from_others_and_the_rest_is_told() {
+        let own = Peer { loss: Some(1.0), held_out: Some(2.0), step: 7, ..Peer::default() };
+        let peer = PeerId::from_public_key([1; 32]);
+        let summary =
+            told(&own, &About::default(), (peer, 1, 0), (Phase::Training, 0), sketch(3.0));
+        assert_eq!((summary.loss.get(), summary.held_out.get()), (Some(1.0), Some(2.0)));
+        let kept = without_losses(summary.clone());
+        assert_eq!((kept.loss.get(), kept.held_out.get()), (None, None));
+        let (loss, held_out) = (summary.loss, summary.held_out);
+        assert_eq!(Summary { loss, held_out, ..kept }, summary);
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub(crate) struct Viewing {
     about: About,
     memory: (u64, Instant),
     roster: Roster,
+    /// Whether others are not told losses, which are of this peer's data without noise.
+    keeps_losses: bool,
     /// Neighbours that the log has named.
     introduced: BTreeSet<PeerId>,
     facts: NodeFacts,
@@ -120,6 +122,7 @@ impl Viewing {
             about,
             memory: (memory_bytes(), started),
             roster: Roster::default(),
+            keeps_losses: config.gossip.privacy_clip > 0.0,
             introduced: BTreeSet::new(),
             facts,
             started,
@@ -286,6 +289,7 @@ impl Viewing {
         let name = (network.peer_id(), self.facts.incarnation, rack);
         let phase = if own.state == State::Joining { Phase::Joining } else { core.phase() };
         let own = summary::told(own, &self.about, name, (phase, core.open()), self.sketch);
+        let own = if self.keeps_losses { summary::without_losses(own) } else { own };
         let neighbours = core.members().map(|(peer, _)| *peer);
         if let Some((to, message)) = self.swarm.turn(own, neighbours, self.time(now))
             && let Err(error) = network.send(to, &message)

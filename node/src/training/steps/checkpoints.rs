@@ -199,6 +199,7 @@ impl Checkpoints {
             averaged,
             train_s,
             wait_s,
+            revealed: context.revealed(),
             parameters,
             tail_average,
             not_saved,

@@ -1,6 +1,7 @@
 //! What all parts of the training thread work with.
 
-use dnode_trainer::{Encoded, Replica, SharedReplica};
+use dnode_metrics::Revealed;
+use dnode_trainer::{Encoded, Replica, SharedReplica, TrainError};
 
 use super::averaging::Averaging;
 use super::bounds::Bounds;
@@ -8,7 +9,8 @@ use super::cursor::Cursor;
 use super::end::End;
 use super::pace::Pace;
 use super::queues::Queues;
-use crate::training::{Position, Report};
+use crate::training::privacy::NoiseLedger;
+use crate::training::{Plan, Position, Report};
 
 /// The replica, the queues, and the parts that the others ask or change through their methods.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub(super) struct Context {
     pub(super) bounds: Bounds,
     pub(super) pace: Pace,
     pub(super) averaging: Averaging,
+    /// The account of commits with noise; `None` where they get none.
+    ledger: Option<NoiseLedger>,
 }
 
 impl Context {
@@ -29,11 +33,34 @@ impl Context {
         replica: Replica,
         (cursor, averaging): (Cursor, Averaging),
         queues: Queues,
-        batch: u32,
+        plan: &Plan,
     ) -> Self {
         let shared = replica.shared();
-        let (bounds, pace) = (Bounds::new(), Pace::new(batch));
-        Self { replica, shared, queues, cursor, bounds, pace, averaging }
+        let (bounds, pace) = (Bounds::new(), Pace::new(plan.batch));
+        let ledger = plan.noise.clone().map(NoiseLedger::new);
+        Self { replica, shared, queues, cursor, bounds, pace, averaging, ledger }
+    }
+
+    /// What commits with noise have revealed so far.
+    pub(super) fn revealed(&self) -> Option<Revealed> {
+        self.ledger.as_ref().map(NoiseLedger::revealed)
+    }
+
+    /// A commit is about to be made: its noise is counted first, so that no crash leaves it out.
+    ///
+    /// # Errors
+    /// [`End::Failed`] when it cannot be written down.
+    pub(super) fn reserve_noise(&mut self) -> Result<(), End> {
+        let reserved = self.ledger.as_mut().map_or(Ok(()), NoiseLedger::reserve);
+        reserved.map_err(|error| End::Failed(TrainError::Other(error.to_string())))
+    }
+
+    /// No commit follows: the account of noise says what was made.
+    pub(super) fn close_noise(&mut self) {
+        let closed = self.ledger.as_mut().map_or(Ok(()), NoiseLedger::close);
+        if let Err(error) = closed {
+            tracing::warn!("{error}; the next start counts some commits that were not made");
+        }
     }
 
     /// Parameters of the model.
@@ -51,6 +78,9 @@ impl Context {
     pub(super) fn committed(&mut self) {
         self.bounds.release();
         self.cursor.committed();
+        if let Some(ledger) = &mut self.ledger {
+            ledger.commit();
+        }
     }
 
     /// Tells of a commit; under the lock under which the exchanged weights changed.

@@ -74,6 +74,7 @@ impl Metrics {
             samples_per_s: window.samples as f64 / window.began.elapsed().as_secs_f64().max(1e-9),
             batch: context.pace.batch(),
             wait_s,
+            revealed: context.revealed(),
             sketch,
         };
         context.queues.tell(Report::Progress(Box::new(progress)))

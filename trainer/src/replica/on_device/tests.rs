@@ -8,6 +8,7 @@ use dnode_protocol::{FragmentId, Fragments, ParameterLayout};
 
 use crate::device::{Device, DeviceError, Resident};
 use crate::kernel::reduce::add_scaled;
+use crate::privacy::{CommitNoise, NoiseSeed};
 use crate::testing::{OUTER, TestDevice, TestWeights, probe, values};
 use crate::{
     Evaluation, MixError, MixReport, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig,
@@ -369,6 +370,21 @@ fn other_mixers_leave_the_device_alone() {
     assert_eq!(replica.stays_on_device(), Ok(false));
     steps(&mut replica, 0);
     assert!(replica.commit(1.0).progress_norm > 0.0);
+}
+
+#[test]
+fn commits_with_noise_are_made_on_the_host_with_its_bits() {
+    let case = Case { outer: Some(OUTER), clip: None, reply: Codec::Int4, fragments: 3 };
+    let noise = || Some(CommitNoise::new(0.5, 1.0, NoiseSeed([9; 32])));
+    let order: Arc<dyn Device> = Arc::new(TestDevice::new());
+    let first = values(LEN, 0.0);
+    let weights = TestWeights::new(&order, &first);
+    let trainer = OnDevice { probe: probe(first).0, device: order, weights };
+    let replica = Replica::with_noise(Box::new(trainer), case.config(), noise());
+    let why = replica.stays_on_device().unwrap_err();
+    assert!(why.to_string().contains("noise added, in host memory"), "{why}");
+    let host = Replica::with_noise(probe(values(LEN, 0.0)).0, case.config(), noise());
+    assert!(run(case, replica) == run(case, host));
 }
 
 #[test]
