@@ -21,7 +21,7 @@ pub use self::kept::{VERDICTS_MAX, Verdict, Verdicts};
 pub use self::terms::{Evidence, Grounds, Tolerance, Trust};
 pub(crate) use self::usual::Met;
 use self::usual::{Length, USUAL_RATE, Usual};
-use crate::config::{Config, STRANGERS_MAX};
+use crate::config::Config;
 
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
 /// reach 0.9, one joiner on a slow line 1.5 on a fragment of small parameters; a replica of the other
@@ -115,7 +115,7 @@ struct Record {
     met: Clock,
 }
 
-/// What the guard knows of the neighbours; bounded by [`STRANGERS_MAX`] neighbours.
+/// What the guard knows of the neighbours; bounded by [`STRANGERS_MAX`](crate::config::STRANGERS_MAX) neighbours.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     bar: Bar,
@@ -443,9 +443,7 @@ impl Guard {
                 self.peers.remove(peer);
             }
         }
-        while self.peers.len() > STRANGERS_MAX {
-            self.peers.pop_first();
-        }
+        self.forget_the_least();
     }
 }
 

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use dnode_protocol::PeerId;
 
+use crate::config::STRANGERS_MAX;
+
 use super::{Guard, JOINED_MAX, PASSES, PAUSE_DOUBLINGS_MAX, PAUSE_ROUNDS, Record, Trust};
 
 /// Most neighbours against which something is held from one life to the next, the worst ones (guess: four
@@ -87,6 +89,20 @@ impl Guard {
         });
         held.truncate(VERDICTS_MAX);
         held
+    }
+
+    /// Where there are more neighbours than [`STRANGERS_MAX`], forgets those who are gone and against whom least
+    /// is held: names that cost nothing put out no verdict on one that was left out more often.
+    pub(super) fn forget_the_least(&mut self) {
+        while self.peers.len() > STRANGERS_MAX {
+            let held = |record: &Record| {
+                let here = !record.fragments.is_empty();
+                (here, record.trust as u8, record.left_out, record.trial_at)
+            };
+            let least = self.peers.iter().min_by_key(|(_, record)| held(record));
+            let Some(peer) = least.map(|(peer, _)| *peer) else { break };
+            self.peers.remove(&peer);
+        }
     }
 
     /// Holds what an earlier life held, `passed` after that was noted. To be called before the first round.

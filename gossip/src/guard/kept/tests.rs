@@ -193,3 +193,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_crowd_of_names_puts_out_no_verdict_on_one_that_was_left_out_more_often() {
+    let mut guard = grown();
+    let left_out = |guard: &mut Guard, index: u32, times: u64| {
+        // Each pause is twice as long as the one before.
+        for round in (0..times).map(|time| PAUSE_ROUNDS << time) {
+            for clock in 1..=3 {
+                guard.note(met(index, round + clock, 2 * round + clock), seen(true));
+            }
+        }
+    };
+    left_out(&mut guard, 0, 3);
+    assert_eq!(guard.peers[&peer(0)].left_out, 3);
+    guard.note(met(1, 5, 5), seen(false));
+    for name in 2..2 + 2 * STRANGERS_MAX as u32 {
+        left_out(&mut guard, name, 1);
+        guard.gone(&peer(name));
+    }
+    assert_eq!(guard.peers.len(), STRANGERS_MAX);
+    assert_eq!(guard.peers[&peer(0)].left_out, 3);
+    assert!(guard.peers.contains_key(&peer(1)), "it is here");
+}
