@@ -137,11 +137,12 @@ impl Membership {
 
     /// Whether this peer and `peer` exchange whatever their clocks are: both have done their last
     /// step, and no clock moves any more; or one of them doubts the other's clock, so that nobody
-    /// takes over a replica, and without exchanges its work would be lost.
+    /// takes over a replica, and without exchanges its work would be lost; or it is left out, so that this
+    /// peer does not catch up from it, and it would never have its trial.
     pub(crate) fn meets_at_any_clock(&self, context: &Context, peer: &PeerId) -> bool {
         let meets = |member: &Member| {
             let finished = context.progress.is_finished() && member.phase == Phase::Finished;
-            finished || member.doubts()
+            finished || member.doubts() || member.trust == Trust::LeftOut
         };
         self.doubts(context, peer) || self.members.get(peer).is_some_and(meets)
     }

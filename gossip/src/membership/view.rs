@@ -49,7 +49,7 @@ pub struct Member {
     /// The part of the fragments that it exchanges.
     pub stripe: Stripe,
     /// What the guard makes of it: who is left out is as if it were not here.
-    trust: Trust,
+    pub(super) trust: Trust,
     /// Whether it leaves this peer out, as it last said.
     leaves_out: bool,
     /// Whether it is far behind and proposes exchanges to this peer all the same.

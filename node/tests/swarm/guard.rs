@@ -1,7 +1,7 @@
 //! One of four processes that is configured wrongly does not ruin the others, and all say what is wrong.
 
 use crate::audit::audit;
-use crate::process::Peer;
+use crate::process::{Peer, checkpoints, wait};
 use crate::{RUN, flags};
 
 /// All begin together, and let in a peer of any learning rate.
@@ -55,4 +55,46 @@ fn a_peer_with_a_wrong_learning_rate_is_left_out_and_the_others_end_well_trained
         assert!(verdicts.contains(&format!("Z {short} ")), "{text}");
     }
     drop(bad);
+}
+
+/// A run that lasts until it is stopped, and is saved often.
+const LONG: [&str; 4] = ["--steps", "100000000", "--set", "node.checkpoint_interval=\"1s\""];
+
+/// What is in the file is written by hand, so that nothing depends on how soon a bad peer is named.
+#[test]
+fn whom_an_earlier_start_had_left_out_is_not_trusted_until_it_has_passed_its_trial() {
+    let root = tempfile::tempdir().unwrap();
+    let mut other = Peer::start(&root, "0", &flags(&[&LONG, &["--shard", "0/2"]]));
+    let address = other.address();
+    let own = flags(&[&LONG, &["--shard", "1/2", "--bootstrap", &address]]);
+    let mut peer = Peer::start(&root, "1", &own);
+    wait("there is a checkpoint", || (!checkpoints(&peer.data()).is_empty()).then_some(()));
+    peer.kill();
+    let name = other.id().to_string();
+    let bound = std::fs::read_to_string(peer.data().join("run.json")).unwrap();
+    let bound: serde_json::Value = serde_json::from_str(&bound).unwrap();
+    let run = bound["run"].as_str().unwrap();
+    // It started again since, as far as the file knows, so it is tried at once.
+    let file = format!(
+        "dnode verdicts 1 run={run} written=0\nround_us=10000\n{name} trust=left-out evidence=20 times=3 \
+         outliers=0 left_out=1 rounds=32 passes=0 joined=0 life=0\n"
+    );
+    std::fs::write(peer.data().join("verdicts"), file).unwrap();
+    let before = peer.metrics().len();
+
+    let mut peer = Peer::start(&root, "1", &flags(&[&own, &["--resume"]]));
+    let about_it = |peer: &Peer, event: &str| {
+        let lines = peer.metrics();
+        let mut lines = lines.iter().skip(before);
+        lines.any(|line| {
+            line["name"] == event && line["detail"].as_str().unwrap().starts_with(&name)
+        })
+    };
+    wait("it is told", || about_it(&peer, "kept-verdict").then_some(()));
+    wait("it has passed its trial", || about_it(&peer, "trusted").then_some(()));
+    assert!(peer.log().contains("peer is still left out, as before this start"), "{}", peer.log());
+    peer.signal("TERM");
+    assert!(peer.wait_exit().success(), "{}", peer.log());
+    let kept = std::fs::read_to_string(peer.data().join("verdicts")).unwrap();
+    assert!(kept.contains(&format!("{name} trust=trusted ")), "{kept}");
 }
