@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use dnode_protocol::PeerId;
 
-use crate::config::STRANGERS_MAX;
-
 use super::{Guard, JOINED_MAX, PASSES, PAUSE_DOUBLINGS_MAX, PAUSE_ROUNDS, Record, Trust};
+use crate::config::STRANGERS_MAX;
 
 /// Most neighbours against which something is held from one life to the next, the worst ones (guess: four
 /// times as many as a peer has neighbours).
@@ -69,7 +68,13 @@ impl Guard {
     /// of a neighbour's process that was here last.
     pub(crate) fn held(&self, round: u64, life: impl Fn(&PeerId) -> u64) -> Vec<Verdict> {
         let held = self.peers.iter().filter(|(_, record)| record.is_held());
-        let mut held: Vec<Verdict> = held
+        let mut held: Vec<(&PeerId, &Record)> = held.collect();
+        held.sort_by(|(_, a), (_, b)| {
+            let worse = |it: &Record| Reverse(it.gravity(round));
+            worse(a).cmp(&worse(b)).then(b.evidence.total_cmp(&a.evidence))
+        });
+        held.into_iter()
+            .take(VERDICTS_MAX)
             .map(|(peer, record)| Verdict {
                 peer: *peer,
                 trust: record.trust,
@@ -77,28 +82,19 @@ impl Guard {
                 times: record.times,
                 outliers: record.outliers,
                 left_out: record.left_out,
-                rounds: record.trial_at.saturating_sub(round),
+                rounds: record.rounds_left(round),
                 passes: record.passes,
                 joined: record.joined,
                 life: life(peer),
             })
-            .collect();
-        held.sort_by(|a, b| {
-            let worse = |it: &Verdict| Reverse((it.trust as u8, it.left_out, it.rounds));
-            worse(a).cmp(&worse(b)).then(b.evidence.total_cmp(&a.evidence))
-        });
-        held.truncate(VERDICTS_MAX);
-        held
+            .collect()
     }
 
     /// Where there are more neighbours than [`STRANGERS_MAX`], forgets those who are gone and against whom least
     /// is held: names that cost nothing put out no verdict on one that was left out more often.
     pub(super) fn forget_the_least(&mut self) {
         while self.peers.len() > STRANGERS_MAX {
-            let held = |record: &Record| {
-                let here = !record.fragments.is_empty();
-                (here, record.trust as u8, record.left_out, record.trial_at)
-            };
+            let held = |record: &Record| (!record.fragments.is_empty(), record.gravity(0));
             let least = self.peers.iter().min_by_key(|(_, record)| held(record));
             let Some(peer) = least.map(|(peer, _)| *peer) else { break };
             self.peers.remove(&peer);
@@ -135,6 +131,16 @@ impl Record {
     /// Whether something speaks against the neighbour that is remembered when it is gone.
     pub(super) fn is_held(&self) -> bool {
         self.trust != Trust::Trusted || self.left_out > 0
+    }
+
+    /// Own rounds, after so many, until a neighbour that is left out is tried again.
+    const fn rounds_left(&self, round: u64) -> u64 {
+        self.trial_at.saturating_sub(round)
+    }
+
+    /// By what the worse of two neighbours is told, after so many rounds.
+    const fn gravity(&self, round: u64) -> (u8, u32, u64) {
+        (self.trust as u8, self.left_out, self.rounds_left(round))
     }
 }
 

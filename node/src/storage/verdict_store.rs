@@ -2,9 +2,10 @@
 //! goes on to leave out whom it had left out. Decision: docs/adr/0052.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use dnode_gossip::{Trust, Verdict, Verdicts};
+use dnode_network::unix_s;
 use dnode_protocol::{PeerId, RunId};
 
 use crate::storage::data_dir::{read, write_atomic};
@@ -38,7 +39,7 @@ impl VerdictStore {
     /// Reads what an earlier start has kept, and how long ago that was. A file that cannot be used is passed
     /// over, and told.
     pub(crate) fn load(folder: &Path, run: RunId) -> (Self, Verdicts, Duration) {
-        Self::load_at(folder, run, unix_seconds())
+        Self::load_at(folder, run, unix_s())
     }
 
     fn load_at(folder: &Path, run: RunId, unix_s: u64) -> (Self, Verdicts, Duration) {
@@ -69,7 +70,7 @@ impl VerdictStore {
         let verdicts = verdicts();
         let news = marks(&verdicts) != self.known;
         if news {
-            self.write(&verdicts, unix_seconds());
+            self.write(&verdicts, unix_s());
         }
         self.next = now + if news { PAUSE } else { LOOK };
     }
@@ -77,7 +78,7 @@ impl VerdictStore {
     /// Writes what is held at the end of the process. A peer that never held anything leaves no file.
     pub(crate) fn end(&mut self, verdicts: &Verdicts) {
         if !self.known.is_empty() || !verdicts.held.is_empty() {
-            self.write(verdicts, unix_seconds());
+            self.write(verdicts, unix_s());
         }
     }
 
@@ -112,12 +113,6 @@ fn decode(text: &str, run: RunId) -> Result<(Verdicts, u64), &'static str> {
     }
     let written = written.parse().map_err(|_| damaged)?;
     Ok((Verdicts::from_text(lines).ok_or(damaged)?, written))
-}
-
-/// What the wall clock says.
-fn unix_seconds() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

@@ -129,8 +129,11 @@ fn a_block_is_never_unreadable_for_long() {
             // The same end begins all the time, so that it learns by replies alone.
             let failed = [(); 4]
                 .map(|()| exchange(&mut i, &mut j, FRAGMENTS[0], 0.5, codec).blocks_failed > 0);
-            // The fourth may be too coarse again, where the third has brought the two together.
             assert!(failed.iter().take(3).any(|failed| !failed), "{codec:?} {jump}: {failed:?}");
+            // The fourth of few bits may be too coarse again, where the third has brought the two together.
+            let last = failed.iter().rposition(|&failed| failed);
+            let few_bits = codec.of_offer() == Codec::Modular4;
+            assert!(few_bits || last < Some(2), "{codec:?} {jump}: {failed:?}");
         }
     }
 }
