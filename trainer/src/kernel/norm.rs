@@ -48,10 +48,11 @@ impl Normalized {
                         *normal = x - mean;
                     }
                     let variance = reduce::dot(normal, normal) * share;
-                    *inverse = 1.0 / (variance + EPSILON).sqrt();
+                    let scale = 1.0 / (variance + EPSILON).sqrt();
+                    *inverse = scale;
                     let pairs = normal.iter_mut().zip(out).zip(gain.iter().zip(bias));
                     for ((normal, out), (&gain, &bias)) in pairs {
-                        *normal *= *inverse;
+                        *normal *= scale;
                         *out = gain * *normal + bias;
                     }
                 }

@@ -31,10 +31,11 @@ impl RmsNormalized {
                     .zip(&mut self.inverse_root);
                 for (((input, out), normal), inverse) in rows {
                     let square = reduce::dot(input, input) * (1.0 / channels as f32);
-                    *inverse = 1.0 / (square + epsilon).sqrt();
+                    let scale = 1.0 / (square + epsilon).sqrt();
+                    *inverse = scale;
                     let pairs = normal.iter_mut().zip(out).zip(input.iter().zip(gain));
                     for ((normal, out), (&x, &gain)) in pairs {
-                        *normal = x * *inverse;
+                        *normal = x * scale;
                         *out = gain * *normal;
                     }
                 }
