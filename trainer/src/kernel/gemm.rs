@@ -1,5 +1,7 @@
 //! Matrix products of strided `f32` views, on the kernels of `gemm-f32`.
 
+use std::marker::PhantomData;
+
 use gemm_common::Parallelism;
 
 use super::Compute;
@@ -9,8 +11,13 @@ const PARALLEL_MULTIPLY_ADDS_MIN: usize = 5_000_000;
 
 /// Multiply-adds of a piece of a product of one row, 256 KiB of weights (guess: no other was tried).
 const ROW_MULTIPLY_ADDS: usize = 1 << 16;
-/// Its columns are a multiple of this, which the kernels take at once.
-const ROW_COLUMNS: usize = 16;
+
+/// Rows or columns of a piece are a multiple of this: so many columns the kernels take at once.
+const PIECE_MULTIPLE: usize = 16;
+
+/// Rows or columns of a piece of a larger product, at least. Products of at most 64 of both are summed in
+/// another order by the kernels, and a piece must not become one.
+const PIECE_MIN: usize = 128;
 
 /// A read-only matrix view with any strides, in elements.
 #[derive(Clone, Copy, Debug)]
@@ -25,11 +32,21 @@ pub(crate) struct Matrix<'a> {
 /// A writable matrix view; elements of a row are adjacent.
 #[derive(Debug)]
 pub(crate) struct MatrixMut<'a> {
-    values: &'a mut [f32],
+    /// Of a view of `extent` elements, of which it may use those of its rows and columns alone: the others may
+    /// belong to other pieces of the same matrix.
+    first: *mut f32,
     rows: usize,
     columns: usize,
     row_stride: usize,
+    borrowed: PhantomData<&'a mut [f32]>,
 }
+
+#[expect(unsafe_code, reason = "pieces of a matrix go to threads")]
+// SAFETY: a view borrows its elements exclusively, as a slice does, and pieces have no element in common.
+unsafe impl Send for MatrixMut<'_> {}
+
+/// A product, with its destination first.
+type Factors<'a, 'b> = (MatrixMut<'a>, Matrix<'b>, Matrix<'b>);
 
 /// What becomes of the old contents of a product's destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +97,18 @@ impl<'a> Matrix<'a> {
             column_stride: self.row_stride,
         }
     }
+
+    /// The first `at` rows, and the others.
+    fn split_rows(self, at: usize) -> (Self, Self) {
+        let values = &self.values[at * self.row_stride..];
+        (Self { rows: at, ..self }, Self { values, rows: self.rows - at, ..self })
+    }
+
+    /// The first `at` columns, and the others.
+    fn split_columns(self, at: usize) -> (Self, Self) {
+        let (first, others) = self.transposed().split_rows(at);
+        (first.transposed(), others.transposed())
+    }
 }
 
 impl<'a> MatrixMut<'a> {
@@ -96,47 +125,24 @@ impl<'a> MatrixMut<'a> {
         row_stride: usize,
     ) -> Self {
         assert!(row_stride >= columns && extent(rows, columns, row_stride, 1) <= values.len());
-        Self { values, rows, columns, row_stride }
+        let first = values.as_mut_ptr();
+        Self { first, rows, columns, row_stride, borrowed: PhantomData }
+    }
+
+    /// The first `at` rows, and the others.
+    const fn split_rows(self, at: usize) -> (Self, Self) {
+        let first = self.first.wrapping_add(at * self.row_stride);
+        (Self { rows: at, ..self }, Self { first, rows: self.rows - at, ..self })
+    }
+
+    /// The first `at` columns, and the others.
+    const fn split_columns(self, at: usize) -> (Self, Self) {
+        let first = self.first.wrapping_add(at);
+        (Self { columns: at, ..self }, Self { first, columns: self.columns - at, ..self })
     }
 
     /// `self ← left · right`, or `self ← self + left · right`, on the calling thread.
     pub(crate) fn product(self, left: Matrix<'_>, right: Matrix<'_>, blend: Blend) {
-        self.multiply(left, right, blend, Parallelism::None);
-    }
-
-    /// As [`MatrixMut::product`], on all threads of `compute` when it is worth it.
-    pub(crate) fn product_on(
-        self,
-        compute: &Compute,
-        left: Matrix<'_>,
-        right: Matrix<'_>,
-        blend: Blend,
-    ) {
-        let multiply_adds = self.rows * self.columns * left.columns;
-        if self.rows == 1 && multiply_adds >= 2 * ROW_MULTIPLY_ADDS {
-            return self.row_on(compute, left, right, blend);
-        }
-        match &compute.pool {
-            Some(pool) if multiply_adds >= PARALLEL_MULTIPLY_ADDS_MIN => pool
-                .install(|| self.multiply(left, right, blend, Parallelism::Rayon(compute.threads))),
-            Some(_) | None => self.multiply(left, right, blend, Parallelism::None),
-        }
-    }
-
-    /// A product of one row, for which the kernels use one thread alone: piece by piece of its columns, whose
-    /// size does not depend on the threads, so that these change no bit.
-    fn row_on(self, compute: &Compute, left: Matrix<'_>, right: Matrix<'_>, blend: Blend) {
-        let piece = (ROW_MULTIPLY_ADDS / left.columns.max(1)).next_multiple_of(ROW_COLUMNS).max(1);
-        let pieces = self.values[..self.columns].chunks_mut(piece).enumerate().collect();
-        compute.for_each(pieces, |(index, out)| {
-            let columns = out.len();
-            let values = &right.values[index * piece * right.column_stride..];
-            let right = Matrix { values, columns, ..right };
-            MatrixMut::new(out, 1, columns).product(left, right, blend);
-        });
-    }
-
-    fn multiply(self, left: Matrix<'_>, right: Matrix<'_>, blend: Blend, parallelism: Parallelism) {
         assert_eq!(
             (self.rows, self.columns, left.columns),
             (left.rows, right.columns, right.rows),
@@ -148,14 +154,14 @@ impl<'a> MatrixMut<'a> {
         // so left and right, rows and columns change places.
         #[expect(unsafe_code, reason = "the product kernel takes raw pointers")]
         // SAFETY: the constructors checked that every element of the three views lies inside its
-        // slice, the shapes agree, and the destination is borrowed exclusively, so it aliases
-        // neither operand. Strides fit `isize` because slices do.
+        // slice, and pieces are within their matrix; the shapes agree; the destination is borrowed
+        // exclusively, so it aliases neither operand. Strides fit `isize` because slices do.
         unsafe {
             multiply(
                 self.columns,
                 self.rows,
                 left.columns,
-                self.values.as_mut_ptr(),
+                self.first,
                 stride(self.row_stride),
                 1,
                 blend == Blend::Add,
@@ -170,8 +176,60 @@ impl<'a> MatrixMut<'a> {
                 false,
                 false,
                 false,
-                parallelism,
+                Parallelism::None,
             );
+        }
+    }
+
+    /// As [`MatrixMut::product`], on all threads of `compute` when it is worth it.
+    pub(crate) fn product_on(
+        self,
+        compute: &Compute,
+        left: Matrix<'_>,
+        right: Matrix<'_>,
+        blend: Blend,
+    ) {
+        let multiply_adds = self.rows * self.columns * left.columns;
+        let along = self.rows.max(self.columns);
+        let piece = if self.rows == 1 && multiply_adds >= 2 * ROW_MULTIPLY_ADDS {
+            // The kernels use one thread for it, and how they sum may depend on the columns: pieces do not
+            // depend on the threads.
+            (ROW_MULTIPLY_ADDS / left.columns).max(1).next_multiple_of(PIECE_MULTIPLE)
+        } else if multiply_adds >= PARALLEL_MULTIPLY_ADDS_MIN {
+            along / compute.threads().min(along / PIECE_MIN).max(1)
+        } else {
+            along
+        };
+        if piece == along {
+            return self.product(left, right, blend);
+        }
+        compute.for_each(self.pieces(piece, left, right), |(out, left, right)| {
+            out.product(left, right, blend);
+        });
+    }
+
+    /// The product in pieces of about so many rows, or columns where there are not fewer of them.
+    fn pieces<'b>(self, piece: usize, left: Matrix<'b>, right: Matrix<'b>) -> Vec<Factors<'a, 'b>> {
+        let by_rows = self.rows > self.columns;
+        let (mut pieces, mut rest) = (Vec::new(), (self, left, right));
+        loop {
+            let (out, left, right) = rest;
+            let along = if by_rows { out.rows } else { out.columns };
+            if along < 2 * piece {
+                pieces.push((out, left, right));
+                return pieces;
+            }
+            let at = along / (along / piece) / PIECE_MULTIPLE * PIECE_MULTIPLE;
+            if by_rows {
+                let ((out, below), (left, others)) = (out.split_rows(at), left.split_rows(at));
+                pieces.push((out, left, right));
+                rest = (below, others, right);
+            } else {
+                let ((out, beside), (right, others)) =
+                    (out.split_columns(at), right.split_columns(at));
+                pieces.push((out, left, right));
+                rest = (beside, left, others);
+            }
         }
     }
 }
@@ -223,7 +281,15 @@ mod tests {
 
     #[test]
     fn threads_change_no_bit() {
-        let (rows, depth, columns) = (256, 192, 160);
+        // Pieces of rows, of columns, of both that do not divide, and products over much.
+        let shapes =
+            [(256, 192, 160), (160, 192, 256), (301, 77, 517), (517, 77, 300), (33, 3000, 131)];
+        for (rows, depth, columns) in shapes {
+            threads_change_no_bit_of(rows, depth, columns);
+        }
+    }
+
+    fn threads_change_no_bit_of(rows: usize, depth: usize, columns: usize) {
         let a: Vec<f32> = ramp(rows * depth).iter().map(|x| x / 3.0).collect();
         let b: Vec<f32> = ramp(depth * columns).iter().map(|x| x / 7.0).collect();
         let run = |threads| {
@@ -237,7 +303,9 @@ mod tests {
             );
             out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
         };
-        assert_eq!(run(1), run(2));
+        for threads in [2, 3, 5] {
+            assert_eq!(run(1), run(threads), "{rows} {depth} {columns}");
+        }
     }
 
     #[test]
