@@ -242,11 +242,11 @@ impl NativeEngine {
         self.frozen + range.start..self.frozen + range.end
     }
 
-    /// The losses of a batch; a backward pass is of `objective`.
+    /// The losses of a batch; a backward pass, if one follows, is of `objective`.
     fn forward(
         &mut self,
         batch: &Batch,
-        (objective, dropout): (Objective, Option<Dropout>),
+        (objective, dropout): (Option<Objective>, Option<Dropout>),
     ) -> Result<Score, TrainError> {
         let plain = Forward::new(&self.compute, &self.parameters);
         let pass = Forward { objective, dropout, ..plain };
@@ -286,7 +286,7 @@ impl Engine for NativeEngine {
 
     fn accumulate(&mut self, batch: &Batch, scale: f32) -> Result<(), TrainError> {
         let dropout = self.draws.next(batch.samples);
-        let score = self.forward(batch, (self.objective, dropout))?;
+        let score = self.forward(batch, (Some(self.objective), dropout))?;
         self.score.add(score);
         if score.loss.is_finite() {
             let blend = self.next_blend();
@@ -316,7 +316,7 @@ impl Engine for NativeEngine {
         hand: &mut (dyn FnMut(usize, &'a mut [f32]) + Send),
     ) -> Result<Score, TrainError> {
         let dropout = self.draws.next(batch.samples);
-        let score = self.forward(batch, (self.objective, dropout))?;
+        let score = self.forward(batch, (Some(self.objective), dropout))?;
         self.score.add(score);
         let blend = self.next_blend();
         let Self { model, compute, parameters, gradient, frozen, score: total, .. } = self;
@@ -349,7 +349,7 @@ impl Engine for NativeEngine {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<Score, TrainError> {
-        self.forward(batch, (Objective::default(), None))
+        self.forward(batch, (None, None))
     }
 
     fn read(&self, range: Range<usize>, out: &mut [f32]) {

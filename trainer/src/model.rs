@@ -1,6 +1,7 @@
 //! The reference models: forward and hand-derived backward passes over flat parameters.
 
 pub(crate) mod adapter;
+mod blocks;
 mod cnn;
 #[cfg(test)]
 mod golden;
@@ -35,16 +36,21 @@ pub(crate) struct Forward<'a> {
     /// Of a pass over a part of one text: how many tokens stand before it, whose keys and values the
     /// passes over them have left. `None` for whole samples.
     pub(crate) kept: Option<usize>,
-    /// What the backward pass is to be the gradient of.
-    pub(crate) objective: Objective,
+    /// What the backward pass is to be the gradient of; `None` where none follows.
+    pub(crate) objective: Option<Objective>,
     /// What is dropped of a batch; `None` outside training.
     pub(crate) dropout: Option<Dropout>,
 }
 
 impl<'a> Forward<'a> {
-    /// A pass over whole samples, of the cross-entropy, that drops nothing.
-    pub(crate) fn new(compute: &'a Compute, parameters: &'a [f32]) -> Self {
-        Self { compute, parameters, kept: None, objective: Objective::default(), dropout: None }
+    /// A pass over whole samples that drops nothing and leaves nothing for a backward pass.
+    pub(crate) const fn new(compute: &'a Compute, parameters: &'a [f32]) -> Self {
+        Self { compute, parameters, kept: None, objective: None, dropout: None }
+    }
+
+    /// Whether a backward pass follows, which needs what this one computed on its way.
+    pub(crate) const fn is_graded(&self) -> bool {
+        self.objective.is_some()
     }
 }
 
@@ -77,7 +83,8 @@ pub(crate) struct Backward<'a, 'h> {
 impl<'a> Backward<'a, '_> {
     /// The forward pass, once more.
     pub(crate) fn again(&self) -> Forward<'a> {
-        Forward { dropout: self.dropout, ..Forward::new(self.compute, self.parameters) }
+        let (dropout, objective) = (self.dropout, Some(Objective::default()));
+        Forward { dropout, objective, ..Forward::new(self.compute, self.parameters) }
     }
 
     /// The gradient of the parameters of `range`; `None` where they are frozen.
@@ -134,7 +141,7 @@ pub(crate) trait Model: Send + Debug {
     /// Writes the initial trained parameters.
     fn initialize(&self, random: &mut ChaCha8Rng, parameters: &mut [f32]);
 
-    /// Computes the losses of a batch and keeps what the backward pass needs.
+    /// Computes the losses of a batch and, where one follows, keeps what the backward pass needs.
     fn forward(&mut self, pass: Forward<'_>, batch: &Batch) -> Score;
 
     /// Adds `scale · ∂(sum of the objectives of the last forward pass)` to the gradient.

@@ -57,18 +57,18 @@ impl Objective {
 }
 
 /// Replaces each row of logits by the gradient of what `objective` says of it: where that is the
-/// cross-entropy alone, its probabilities minus the one-hot target. The score is of the cross-entropy in any
-/// case.
+/// cross-entropy alone, its probabilities minus the one-hot target. Without an objective nothing of use is
+/// left. The score is of the cross-entropy in any case.
 ///
 /// `logits`: `[N, K]`, `targets`: `[N]`, each `< K`.
 pub(crate) fn cross_entropy(
     logits: &mut [f32],
     targets: &[u32],
     classes: usize,
-    objective: Objective,
+    objective: Option<Objective>,
 ) -> Score {
-    let Objective { label_smoothing: spread, z_loss } = objective;
-    let (plain, uniform) = (objective.is_plain(), spread / classes as f32);
+    let Objective { label_smoothing: spread, z_loss } = objective.unwrap_or_default();
+    let (plain, uniform) = (objective.is_some_and(Objective::is_plain), spread / classes as f32);
     let mut score = Score::default();
     vectorized(
         #[inline(always)]
@@ -87,7 +87,7 @@ pub(crate) fn cross_entropy(
                         *value *= inverse;
                     }
                     row[target] -= 1.0;
-                } else {
+                } else if objective.is_some() {
                     let factor = inverse * (1.0 + 2.0 * z_loss * (total.ln() + largest));
                     for value in row.iter_mut() {
                         *value = *value * factor - uniform;
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn loss_and_gradient_of_a_known_row() {
         let mut logits = [0.0, 3.0_f32.ln(), 0.0, 0.0];
-        let score = cross_entropy(&mut logits, &[1, 0], 2, Objective::default());
+        let score = cross_entropy(&mut logits, &[1, 0], 2, Some(Objective::default()));
         assert!((score.loss - (4.0_f64 / 3.0).ln() - 2.0_f64.ln()).abs() < 1e-6);
         assert_eq!((score.correct, score.count), (2, 2));
         for (got, want) in logits.iter().zip([0.25, -0.25, -0.5, 0.5]) {
@@ -138,9 +138,11 @@ mod tests {
                 rows.map(cost).sum()
             };
             let mut gradient = logits.clone();
-            let score = cross_entropy(&mut gradient, &targets, classes, objective);
-            let plain = cross_entropy(&mut logits.clone(), &targets, classes, Objective::default());
+            let score = cross_entropy(&mut gradient, &targets, classes, Some(objective));
+            let plain =
+                cross_entropy(&mut logits.clone(), &targets, classes, Some(Objective::default()));
             assert_eq!(score, plain);
+            assert_eq!(score, cross_entropy(&mut logits.clone(), &targets, classes, None));
             for (index, &got) in gradient.iter().enumerate() {
                 let want = slope(&logits, index, value);
                 assert!(
@@ -154,7 +156,7 @@ mod tests {
     #[test]
     fn non_finite_logits_give_a_non_finite_loss() {
         for bad in [f32::NAN, f32::INFINITY] {
-            let score = cross_entropy(&mut [bad, 0.0], &[1], 2, Objective::default());
+            let score = cross_entropy(&mut [bad, 0.0], &[1], 2, Some(Objective::default()));
             assert!(!score.loss.is_finite());
         }
     }

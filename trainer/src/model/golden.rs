@@ -19,6 +19,7 @@ use crate::batch::{Batch, Input};
 use crate::codec::half::decode_f16;
 use crate::config::{ModelConfig, ModelKind, RotaryScaling};
 use crate::hugging_face::names::{Part, parts};
+use crate::kernel::loss::Objective;
 use crate::kernel::{Blend, Compute};
 
 /// Largest error of a logit, of the loss and of an element of a gradient, relative to the largest element
@@ -144,7 +145,9 @@ impl Golden {
             }
         }
         near("logits piece by piece", &pieces, &self.tensor("logits").0);
+        let graded = Forward { objective: Some(Objective::default()), ..pass };
         let score = model.forward(pass, batch);
+        assert_eq!(model.forward(graded, batch), score);
         near("loss", &[score.mean_loss() as f32], &self.tensor("loss").0);
         let mut gradient = vec![0.0; model.layout().parameters()];
         let pass = Backward {

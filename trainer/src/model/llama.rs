@@ -12,10 +12,10 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use super::adapter::Layouts;
+use super::blocks::{self, Blocks};
 use super::linear::Linear;
 use super::transformer::{
-    Activated, Attention, AttentionScratch, Embedding, Head, Heads, LanguageModel, Recomputed,
-    initialize, tokens,
+    Attention, AttentionScratch, Embedding, Head, Heads, LanguageModel, initialize, tokens,
 };
 use super::{Backward, Forward, Model};
 use crate::batch::Batch;
@@ -156,24 +156,12 @@ pub(crate) struct Llama {
     layouts: Layouts,
     heads: Heads,
     embedding: Embedding,
-    blocks: Vec<Block>,
+    blocks: Blocks<Block>,
     final_norm: Norm,
     head: Head,
     /// `[N, width]`: the residual stream.
     residual: Vec<f32>,
     scratch: Scratch,
-    /// Where blocks compute their activations a second time.
-    recomputed: Option<Recomputed>,
-}
-
-impl Activated for Block {
-    fn swap_activations(&mut self, other: &mut Self) {
-        self.attention_norm.swap_activations(&mut other.attention_norm);
-        self.attention.swap_activations(&mut other.attention);
-        self.inner_norm.swap_activations(&mut other.inner_norm);
-        mem::swap(&mut self.slopes, &mut other.slopes);
-        mem::swap(&mut self.inner, &mut other.inner);
-    }
 }
 
 impl Block {
@@ -201,8 +189,11 @@ impl Block {
         let inner = [&mut self.expand, &mut self.contract];
         self.attention.layers_mut().into_iter().chain(inner)
     }
+}
 
-    /// Adds the block's two contributions to the residual stream `[N, width]`.
+impl blocks::Block for Block {
+    type Scratch = Scratch;
+
     fn forward(
         &mut self,
         pass: Forward<'_>,
@@ -213,7 +204,7 @@ impl Block {
         self.contract.add(pass, self.place, &self.inner, residual);
     }
 
-    /// Computes what the backward pass needs, and adds the first of the two contributions.
+    /// Adds the first of the two contributions.
     fn activate(
         &mut self,
         pass: Forward<'_>,
@@ -237,7 +228,6 @@ impl Block {
         pass.compute.for_each(pieces.collect(), |(rows, out)| swiglu(rows, inner, out));
     }
 
-    /// Turns the residual stream's gradient behind the block into that before it.
     fn backward(&self, pass: &mut Backward<'_, '_>, heads: &Heads, scratch: &mut Scratch) {
         let Scratch { residual, narrow, inner, expanded, attention } = scratch;
         let added = dropout::before(pass.dropout, self.place, residual, narrow);
@@ -258,6 +248,22 @@ impl Block {
         let input = (self.attention_norm.output.as_slice(), residual.as_slice());
         self.attention.backward(pass, (heads, attention), input, narrow);
         self.attention_norm.backward(pass, narrow, residual);
+    }
+
+    fn attention_scratch(scratch: &mut Scratch) -> &mut AttentionScratch {
+        &mut scratch.attention
+    }
+
+    fn swap_activations(&mut self, other: &mut Self) {
+        self.attention_norm.swap_activations(&mut other.attention_norm);
+        self.attention.swap_activations(&mut other.attention);
+        self.inner_norm.swap_activations(&mut other.inner_norm);
+        mem::swap(&mut self.slopes, &mut other.slopes);
+        mem::swap(&mut self.inner, &mut other.inner);
+    }
+
+    fn first_parameter(&self) -> usize {
+        self.attention_norm.gain.start
     }
 }
 
@@ -288,12 +294,11 @@ impl Llama {
             layouts,
             heads: Heads { shape, rotation: Some(rotation) },
             embedding,
-            blocks,
+            blocks: Blocks::new(blocks),
             final_norm,
             head,
             residual: Vec::new(),
             scratch: Scratch::default(),
-            recomputed: None,
         })
     }
 }
@@ -304,17 +309,9 @@ impl LanguageModel for Llama {
         if let Some(dropout) = pass.dropout {
             dropout.apply(Dropped::Embedding, &mut self.residual);
         }
-        for index in 0..self.blocks.len() {
-            if pass.compute.is_interrupted() {
-                return false;
-            }
-            // A text in parts needs the keys and values of all blocks.
-            if let (Some(recomputed), None) = (&mut self.recomputed, pass.kept) {
-                recomputed.give(&mut self.blocks, index);
-                recomputed.keep(index, &self.residual);
-            }
-            let heads = (&self.heads, &mut self.scratch.attention);
-            self.blocks[index].forward(pass, heads, &mut self.residual);
+        let heads = (&self.heads, &mut self.scratch.attention);
+        if !self.blocks.forward(pass, heads, &mut self.residual) {
+            return false;
         }
         self.final_norm.forward(pass, &self.residual);
         true
@@ -343,7 +340,7 @@ impl Model for Llama {
     }
 
     fn recompute(&mut self) {
-        self.recomputed = Some(Recomputed::default());
+        self.blocks.recompute();
     }
 
     fn activations(&self, samples: usize, threads: usize) -> usize {
@@ -355,10 +352,7 @@ impl Model for Llama {
         // The residual stream, its gradient, what is added to it with dropout, and one more gradient.
         let shared = rows * (4 * width + 3 * inner + self.head.vocabulary());
         let scratch = AttentionScratch::numbers(shape, samples, threads);
-        let blocks = match self.recomputed {
-            None => self.blocks.len() * block,
-            Some(_) => block + self.blocks.len() * rows * width,
-        };
+        let blocks = self.blocks.activations(block, rows * width);
         blocks + norm + shared + scratch
     }
 
@@ -384,20 +378,9 @@ impl Model for Llama {
 
         self.head.backward(&mut pass, scale, &self.final_norm.output, &mut scratch.narrow);
         self.final_norm.backward(&mut pass, &mut scratch.narrow, &mut scratch.residual);
-        for index in (0..self.blocks.len()).rev() {
-            if pass.compute.is_interrupted() {
-                return;
-            }
-            let blocks = &mut self.blocks;
-            if let Some(recomputed) = &mut self.recomputed
-                && recomputed.take_back(blocks, index, &mut self.residual)
-            {
-                let heads = (&self.heads, &mut scratch.attention);
-                blocks[index].activate(pass.again(), heads, &mut self.residual);
-            }
-            let block = &blocks[index];
-            block.backward(&mut pass, &self.heads, scratch);
-            pass.is_final_from(block.attention_norm.gain.start);
+        let heads = (&self.heads, &mut *scratch);
+        if !self.blocks.backward(&mut pass, heads, &mut self.residual) {
+            return;
         }
         if let Some(dropout) = pass.dropout {
             dropout.apply(Dropped::Embedding, &mut scratch.residual);

@@ -226,57 +226,6 @@ impl Head {
     }
 }
 
-/// A block with room for its activations.
-pub(super) trait Activated {
-    /// Changes the activations with another block, which has the same shape.
-    fn swap_activations(&mut self, other: &mut Self);
-}
-
-/// Blocks of which one at a time has activations; those of the others are computed a second time.
-#[derive(Debug, Default)]
-pub(super) struct Recomputed {
-    /// Which one has them.
-    holder: usize,
-    /// `[N, width]` of each: the residual stream in front of it.
-    inputs: Vec<Vec<f32>>,
-}
-
-impl Recomputed {
-    /// Gives block `index` the room for activations.
-    pub(super) fn give<B: Activated>(&mut self, blocks: &mut [B], index: usize) {
-        if let Ok([from, to]) = blocks.get_disjoint_mut([self.holder, index]) {
-            to.swap_activations(from);
-        }
-        self.holder = index;
-    }
-
-    /// Keeps the residual stream in front of block `index`.
-    pub(super) fn keep(&mut self, index: usize, residual: &[f32]) {
-        if self.inputs.len() <= index {
-            self.inputs.resize_with(index + 1, Vec::new);
-        }
-        let input = &mut self.inputs[index];
-        input.clear();
-        input.extend_from_slice(residual);
-    }
-
-    /// Whether block `index` has to compute its activations again; `residual` is what it was in front of it
-    /// then.
-    pub(super) fn take_back<B: Activated>(
-        &mut self,
-        blocks: &mut [B],
-        index: usize,
-        residual: &mut [f32],
-    ) -> bool {
-        if self.holder == index {
-            return false;
-        }
-        self.give(blocks, index);
-        residual.copy_from_slice(&self.inputs[index]);
-        true
-    }
-}
-
 /// How the attention of all blocks works.
 #[derive(Debug)]
 pub(super) struct Heads {
