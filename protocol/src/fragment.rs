@@ -147,6 +147,20 @@ mod tests {
     }
 
     #[test]
+    fn models_of_more_than_four_billion_parameters_are_cut_without_gaps() {
+        for parameters in [(1 << 32) + 1, 70_553_706_496, 405_853_388_800] {
+            let fragments = Fragments::new(parameters, 4).unwrap();
+            let ranges = fragments.iter().map(|fragment| fragments.range(fragment).unwrap());
+            let end = ranges.fold(0, |end, range| {
+                assert_eq!(range.start, end);
+                assert!(!range.is_empty() && range.len() <= FRAGMENT_ELEMENTS_MAX);
+                range.end
+            });
+            assert_eq!(end, parameters);
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_the_limits_is_refused() {
         assert_eq!(Fragments::new(0, 4), None);
         assert_eq!(Fragments::new(crate::limits::PARAMETERS_MAX + 1, 4), None);

@@ -78,9 +78,11 @@ pub const DEVICE_BYTES_MAX: usize = 48;
 
 /// Most elements in one fragment: 4 MiB of f32, so that one exchange holds at most two of these.
 pub const FRAGMENT_ELEMENTS_MAX: usize = 1 << 20;
-/// Most fragments of one model: 4096 × 4 MiB = 16 GiB of f32 parameters.
-pub const FRAGMENTS_MAX: usize = 4096;
-/// Most parameters of one model.
+/// Most fragments of one model. A peer names none beyond those of its own model, so this costs nobody memory.
+pub const FRAGMENTS_MAX: usize = 1 << 20;
+/// Most fragments that a run may ask for where its parameters fit fewer (guess: more would be messages alone).
+pub const FRAGMENTS_WANTED_MAX: usize = 4096;
+/// Most parameters of one model: 2⁴⁰, 4 TiB of f32.
 pub const PARAMETERS_MAX: usize = FRAGMENTS_MAX * FRAGMENT_ELEMENTS_MAX;
 
 /// Most payload bytes in one tensor frame.

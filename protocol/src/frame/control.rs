@@ -251,6 +251,7 @@ mod tests {
     use super::*;
     use crate::frame::Codec;
     use crate::invitation::Certificate;
+    use crate::limits::FRAGMENTS_MAX;
     use crate::{About, Clock, ExchangeId, PeerId, Phase, Real, RunSpec};
 
     fn exchange() -> ExchangeId {
@@ -300,7 +301,8 @@ mod tests {
         let pull = |fragment| {
             encode_control(&Message::Pull { exchange: exchange(), fragment: FragmentId(fragment) })
         };
-        assert!(pull(4095).is_ok() && pull(4096).is_err());
+        let most = FRAGMENTS_MAX as u32;
+        assert!(pull(most - 1).is_ok() && pull(most).is_err());
         let refuse = |value: usize| {
             encode_control(&Message::Refuse {
                 field: "rule".to_owned(),

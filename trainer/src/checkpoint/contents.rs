@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use dnode_protocol::limits::{FRAGMENTS_MAX, VERSIONS_MAX};
+use dnode_protocol::limits::VERSIONS_MAX;
 use dnode_protocol::{Origin, PeerId, Versions};
 
 /// Words of an author: four of its peer's key, little-endian, and its incarnation.
@@ -13,8 +13,11 @@ const WORDS: usize = 5;
 /// Authors of all fragments together: those of one, and as many again where fragments differ (guess:
 /// fragments differ by what is on its way).
 const AUTHORS_MAX: usize = 2 * VERSIONS_MAX;
-/// Bytes that both tensors have at most.
-pub(super) const BYTES_MAX: usize = 8 * AUTHORS_MAX * (WORDS + FRAGMENTS_MAX);
+
+/// Bytes that both tensors of so many fragments have at most.
+pub(super) const fn bytes_max(fragments: usize) -> usize {
+    8 * AUTHORS_MAX * (WORDS + fragments)
+}
 
 /// What every fragment contains, in integers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -24,8 +24,6 @@ use crate::trainer_state::{StateTensor, StateValues, TrainerState};
 
 /// Vectors as long as the parameters that a state may hold: x, v, and the optimizer's.
 const STATE_VECTORS_MAX: u64 = 16;
-/// Bytes that a state may hold beside vectors: header and small tensors, and what fragments contain.
-const STATE_SLACK_BYTES: u64 = HEADER_MAX + contents::BYTES_MAX as u64;
 
 /// The files of a checkpoint whose hashes, names, shapes and types are right.
 #[derive(Debug)]
@@ -90,7 +88,9 @@ impl Stored {
             let allowed = 1..TOKENIZER_BYTES_MAX + 1;
             checked(directory, manifest.file(TOKENIZER_FILE)?, &allowed)?;
         }
-        let most = STATE_VECTORS_MAX * size + STATE_SLACK_BYTES;
+        // Beside vectors: header and small tensors, and what fragments contain.
+        let beside = HEADER_MAX + contents::bytes_max(fragments.count()) as u64;
+        let most = STATE_VECTORS_MAX * size + beside;
         let allowed = Allowed { bytes: 0..most + 1, header: HEADER_MAX };
         let state = reading::open(directory, manifest.file(STATE)?, &allowed)?;
         let lengths = lengths(&state, manifest.outer, fragments)?;
