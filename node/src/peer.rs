@@ -148,6 +148,11 @@ pub enum JoinError {
     /// The same where each parameter has a moment.
     #[error("cut {0} parameters and as many moments into fragments: with gossip.moments a model has 1 to {max} parameters; model.width, model.layers and model.hidden change their number, or leave out gossip.moments", max = dnode_protocol::limits::PARAMETERS_MAX / 2)]
     ParametersWithMoments(usize),
+    /// There is no room for slow weights in a file.
+    #[error(
+        "make room for slow weights in a file in {0}: {1}; leave out gossip.slow_in_file, or choose a --data-dir with room"
+    )]
+    SlowFile(PathBuf, io::Error),
     /// The run averages moments, which this trainer does not share.
     #[error(
         "average moments with a trainer that does not share its optimizer's: leave out gossip.moments, or implement Trainer::share_moments"
@@ -253,6 +258,7 @@ impl JoinError {
                 DriveError::OtherRun(_) | DriveError::NotLetIn { .. } | DriveError::NoMember(_),
             ) => true,
             Self::Checkpoint(_)
+            | Self::SlowFile(..)
             | Self::Io { .. }
             | Self::Serve(_)
             | Self::Train(_)

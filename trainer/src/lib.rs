@@ -33,6 +33,7 @@ mod outer;
 mod predictor;
 pub mod privacy;
 mod replica;
+mod room;
 mod seam;
 mod sketch;
 mod slow;
@@ -84,9 +85,10 @@ pub use mixer::{Mixer, Reading};
 pub use optimizer::Optimizer;
 pub use outer::OuterStep;
 pub use replica::{
-    CommitReport, FixedState, Held, OuterState, Replica, ReplicaConfig, ReplicaCopy, ReplicaLock,
-    ReplicaState, SharedReplica, Source,
+    Beside, CommitReport, FixedState, Held, OuterState, Replica, ReplicaConfig, ReplicaCopy,
+    ReplicaLock, ReplicaState, SharedReplica, Source,
 };
+pub use room::RoomFile;
 pub use seam::{
     DataIdentity, DataShare, Evaluation, GradientStep, Requests, StepId, StepReport, TrainError,
     Trainer, weights_digest,

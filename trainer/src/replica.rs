@@ -30,6 +30,7 @@ use crate::mix::{norm, subtract};
 use crate::mixer::{Mixer, MixerState, Slice};
 use crate::outer::OuterStep;
 use crate::privacy::CommitNoise;
+use crate::room::RoomFile;
 use crate::seam::{Requests, StepId, StepReport, TrainError, Trainer};
 use crate::slow::Slow;
 use crate::weights::{CHUNK, Live, chunks};
@@ -53,6 +54,16 @@ pub struct CommitReport {
     pub progress_norm: f64,
     /// What every other peer is to include, one per fragment in order; empty but for delta-set.
     pub contributions: Vec<Encoded>,
+}
+
+/// What a replica has beside its trainer and its configuration.
+#[derive(Debug, Default)]
+pub struct Beside {
+    /// What is done to the progress of each commit before anything is made of it that others may get. The
+    /// weights are kept in host memory then.
+    pub noise: Option<CommitNoise>,
+    /// Where slow weights lie, if [`ReplicaConfig::slow_in_file`] says so.
+    pub file: Option<RoomFile>,
 }
 
 /// One replica: any [`Trainer`], with what the swarm needs beside it.
@@ -109,19 +120,19 @@ impl Replica {
     /// is exchanged.
     #[must_use]
     pub fn with(trainer: Box<dyn Trainer>, config: ReplicaConfig) -> Self {
-        Self::with_noise(trainer, config, None)
+        Self::with_beside(trainer, config, Beside::default())
     }
 
-    /// As [`Self::with`]; `noise` is what is done to the progress of each commit before anything is made
-    /// of it that others may get. The weights are kept in host memory then.
+    /// As [`Self::with`], with what stands beside it.
     ///
     /// # Panics
-    /// As [`Self::with`], and when there is noise and no outer step: others get live weights there.
+    /// As [`Self::with`]; when there is noise and no outer step, as others get live weights there; and when
+    /// there is no file for slow weights that are to lie in one, or one for another replica.
     #[must_use]
-    pub fn with_noise(
+    pub fn with_beside(
         mut trainer: Box<dyn Trainer>,
         config: ReplicaConfig,
-        noise: Option<CommitNoise>,
+        Beside { noise, file }: Beside,
     ) -> Self {
         let ReplicaConfig { mixer, outer, fragments, .. } = config;
         let (shows, shown_from) = (config.shown_elements() > 0, config.shown_from());
@@ -140,8 +151,8 @@ impl Replica {
                 let device = store.training();
                 (Store::Device(store), Some(pending), Ok(Some(device)))
             }
-            Ok(None) => (Store::Host(HostStore::new(&mut live, &config)), None, Ok(None)),
-            Err(error) => (Store::Host(HostStore::new(&mut live, &config)), None, Err(error)),
+            Ok(None) => (Store::Host(HostStore::new(&mut live, &config, file)), None, Ok(None)),
+            Err(error) => (Store::Host(HostStore::new(&mut live, &config, file)), None, Err(error)),
         };
         let outer = store.outer();
         let shared = SharedReplica::new(fragments, store, pending);
@@ -155,7 +166,7 @@ impl Replica {
         config: &ReplicaConfig,
         noise: bool,
     ) -> Result<Option<(DeviceStore, DevicePending)>, DeviceError> {
-        let ReplicaConfig { mixer, outer, fragments, clip } = *config;
+        let ReplicaConfig { mixer, outer, fragments, clip, slow_in_file } = *config;
         if mixer != Mixer::Exchange {
             return Ok(None);
         }
@@ -166,6 +177,10 @@ impl Replica {
         }
         if resident.is_some() && noise {
             let why = "gossip.privacy_clip is kept, and noise added, in host memory";
+            return Err(DeviceError(why.to_owned()));
+        }
+        if resident.is_some() && slow_in_file {
+            let why = "gossip.slow_in_file has slow weights in a file";
             return Err(DeviceError(why.to_owned()));
         }
         let on_device = resident.map(|at| DeviceStore::new(&at, (outer, clip), fragments));
@@ -193,7 +208,16 @@ impl Replica {
     pub fn new(trainer: Box<dyn Trainer>, outer: Option<OuterStep>) -> Self {
         let fragments = Fragments::new(trainer.layout().parameters(), 1);
         let fragments = fragments.expect("a trainer has parameters, within the protocol's limits");
-        Self::with(trainer, ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: None })
+        Self::with(
+            trainer,
+            ReplicaConfig {
+                mixer: Mixer::Exchange,
+                outer,
+                fragments,
+                clip: None,
+                slow_in_file: false,
+            },
+        )
     }
 
     /// Names, shapes and offsets of the parameters.

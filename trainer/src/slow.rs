@@ -7,15 +7,16 @@ use crate::displacement::Displacement;
 use crate::kernel::reduce::add_scaled;
 use crate::mix::{MixError, norm};
 use crate::outer::OuterStep;
+use crate::room::Room;
 use crate::weights::finite_local;
 
 /// Slow weights and outer momentum.
 pub(crate) struct Slow {
     pub(crate) step: OuterStep,
     /// φ, `[P]`.
-    pub(crate) values: Vec<f32>,
+    pub(crate) values: Room<f32>,
     /// v, `[P]`.
-    pub(crate) momentum: Vec<f32>,
+    pub(crate) momentum: Room<f32>,
 }
 
 /// The weights of one fragment, as mixing reads and moves them. Ranges are within the fragment.

@@ -11,7 +11,7 @@ use dnode_protocol::{Fragments, ParameterLayout};
 use crate::codec::encode;
 use crate::privacy::CommitNoise;
 use crate::{
-    Evaluation, Mixer, OuterStep, Replica, ReplicaConfig, StateTensor, StepId, StepReport,
+    Beside, Evaluation, Mixer, OuterStep, Replica, ReplicaConfig, StateTensor, StepId, StepReport,
     TrainError, Trainer, TrainerState,
 };
 
@@ -100,7 +100,10 @@ pub(crate) fn mixed(
 ) -> (Replica, Live) {
     let fragments = Fragments::new(values.len(), 3).unwrap();
     let (probe, live) = probe(values);
-    (Replica::with(probe, ReplicaConfig { mixer, outer, fragments, clip }), live)
+    (
+        Replica::with(probe, ReplicaConfig { mixer, outer, fragments, clip, slow_in_file: false }),
+        live,
+    )
 }
 
 /// A replica of three fragments that adds noise to its commits.
@@ -112,8 +115,9 @@ pub(crate) fn noised(
 ) -> (Replica, Live) {
     let fragments = Fragments::new(values.len(), 3).unwrap();
     let (probe, live) = probe(values);
-    let config = ReplicaConfig { mixer, outer: Some(outer), fragments, clip: None };
-    (Replica::with_noise(probe, config, Some(noise)), live)
+    let config =
+        ReplicaConfig { mixer, outer: Some(outer), fragments, clip: None, slow_in_file: false };
+    (Replica::with_beside(probe, config, Beside { noise: Some(noise), file: None }), live)
 }
 
 /// Puts other weights into the replica, as a donor's snapshots do.

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use dnode_protocol::Fragments;
 use dnode_trainer::{
-    BatchSource as _, DataConfig, DataKind, Dataset, LocalConfig, LocalTrainer, Memory, Mixer,
-    ModelConfig, ModelKind, MomentFormat, OptimizerConfig, OptimizerKind, OuterStep, Replica,
-    ReplicaConfig, StepId, Trainer,
+    BatchSource as _, Beside, DataConfig, DataKind, Dataset, LocalConfig, LocalTrainer, Memory,
+    Mixer, ModelConfig, ModelKind, MomentFormat, OptimizerConfig, OptimizerKind, OuterStep,
+    Replica, ReplicaConfig, RoomFile, StepId, Trainer,
 };
 
 /// Tells a process of this test which case it is to train; 0 is only its start.
@@ -49,11 +49,21 @@ impl Case {
 }
 
 fn pairwise(fragments: Fragments) -> ReplicaConfig {
-    ReplicaConfig { mixer: Mixer::Exchange, outer: None, fragments, clip: None }
+    ReplicaConfig {
+        mixer: Mixer::Exchange,
+        outer: None,
+        fragments,
+        clip: None,
+        slow_in_file: false,
+    }
 }
 
 fn outer(fragments: Fragments) -> ReplicaConfig {
     ReplicaConfig { outer: Some(OuterStep::default()), ..pairwise(fragments) }
+}
+
+fn in_file(fragments: Fragments) -> ReplicaConfig {
+    ReplicaConfig { slow_in_file: true, ..outer(fragments) }
 }
 
 /// Cases that take far more than the rest of the process.
@@ -77,6 +87,7 @@ fn cases() -> Vec<Case> {
         [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Muon].map(of);
     vec![
         Case { replica: outer, ..case(&mlp, &adamw, 8) },
+        Case { replica: in_file, ..case(&mlp, &adamw, 8) },
         case(&mlp, &sgd, 8),
         case(&mlp, &eight, 8),
         case(&cnn, &muon, 1_024),
@@ -101,7 +112,10 @@ fn train(case: &Case) {
     let fragments = Fragments::new(trainer.layout().parameters(), 4).unwrap();
     let replica = (case.replica)(fragments);
     let said = Memory::of_training(&case.local(), shape).unwrap().with_mixing(&replica);
-    let mut replica = Replica::with(Box::new(trainer), replica);
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = replica.slow_in_file.then(|| RoomFile::create(folder.path(), &replica).unwrap());
+    let mut replica =
+        Replica::with_beside(Box::new(trainer), replica, Beside { noise: None, file });
     for step in 0..2 {
         replica.step(StepId::alone(step)).unwrap();
         replica.commit(1.0);
@@ -112,12 +126,15 @@ fn train(case: &Case) {
     tell_peak();
 }
 
-/// Prints the most memory that this process has had, as the system counts it.
+/// Prints the most memory that this process has had, as the system counts it, without pages of files, which the
+/// system takes back where memory is short.
 fn tell_peak() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    let kib: u64 = line.trim().strip_suffix(" kB").unwrap().parse().unwrap();
-    println!("{PEAK}{}", 1024 * kib);
+    let of = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+    };
+    println!("{PEAK}{}", 1024 * (of("VmHWM:") - of("RssFile:")));
 }
 
 /// What the process of a case has taken, and what was said.

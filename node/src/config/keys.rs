@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dnode_gossip::{Policy, VIEW_MAX, Weighting};
 use dnode_protocol::frame::Codec;
-use dnode_protocol::limits::{FRAGMENTS_MAX, NAME_BYTES_MAX as NAME_LABEL_MAX};
+use dnode_protocol::limits::{FRAGMENTS_WANTED_MAX, NAME_BYTES_MAX as NAME_LABEL_MAX};
 use dnode_torch::{Device, Precision};
 use dnode_trainer::{CONTEXT_MAX, DataConfig, ModelConfig};
 use serde::{Deserialize, Serialize};
@@ -70,7 +70,7 @@ const LLAMA: &[&str] = &["llama"];
 pub(super) const TEXTS: &[&str] = &["shakespeare", "text"];
 const MLP: &[&str] = &["mlp"];
 
-const LIMITS: (i64, i64) = (FRAGMENTS_MAX as i64, VIEW_MAX as i64);
+const LIMITS: (i64, i64) = (FRAGMENTS_WANTED_MAX as i64, VIEW_MAX as i64);
 
 const fn codec_names() -> [&'static str; Codec::CHOICES.len()] {
     let mut names = [""; Codec::CHOICES.len()];
@@ -313,6 +313,10 @@ section! {
         /// probability with which the promise of the noise may fail (δ)
         privacy_delta: f64 = key(Kind::Real(Reals::above(0.0, 0.1)))
             .default("0.00001").only("gossip.rule", WITH_OWN_COMMITS),
+        /// whether slow weights, their momentum and sums of contributions lie in a file without a name in
+        /// node.data_dir, which the system writes out where memory is short, in place of memory
+        slow_in_file: bool = key(Kind::Flag)
+            .default("false").only("gossip.rule", WITH_OUTER),
         /// longest wait at a staleness bound; "auto" follows the measured step time
         #[serde(with = "duration_or_auto")]
         gate_timeout: Option<Duration> = key(Kind::WordOrDuration("auto", 1, 3_600_000))

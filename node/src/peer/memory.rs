@@ -59,17 +59,12 @@ impl Asked {
     /// change no result, then those that change least.
     fn option(&self, most: u64) -> Option<(String, u64)> {
         let (batch, own) = (self.local.batch, self.local.optimizer.accumulate);
+        let numbers = [(true, false), (false, false), (false, true)];
+        let ways = [(false, false), (true, false), (false, true), (true, true)];
         for rule in [self.gossip.rule, Rule::Pairwise] {
-            for (averages, eight, recompute) in [
-                (true, false, false),
-                (true, false, true),
-                (false, false, false),
-                (false, false, true),
-                (false, true, false),
-                (false, true, true),
-            ] {
+            for (numbers, way) in numbers.into_iter().flat_map(|it| ways.map(|way| (it, way))) {
                 for accumulate in (own..=batch).filter(|parts| batch.is_multiple_of(*parts)) {
-                    let asked = self.with(rule, (averages, eight, recompute), accumulate);
+                    let asked = self.with(rule, numbers, way, accumulate);
                     let takes = asked.memory().ok()?.total();
                     if takes <= most {
                         return Some((asked.settings_beside(self), takes));
@@ -83,7 +78,8 @@ impl Asked {
     fn with(
         &self,
         rule: Rule,
-        (averages, eight, recompute): (bool, bool, bool),
+        (averages, eight): (bool, bool),
+        (recompute, slow_in_file): (bool, bool),
         accumulate: usize,
     ) -> Self {
         let mut asked = self.clone();
@@ -92,6 +88,7 @@ impl Asked {
             asked.tail_average = 0.0;
         }
         asked.local.recompute |= recompute;
+        asked.gossip.slow_in_file |= slow_in_file;
         asked.local.optimizer.accumulate = accumulate;
         if eight {
             asked.local.optimizer.moments = MomentFormat::F8;
@@ -106,6 +103,7 @@ impl Asked {
             [
                 ("gossip.rule=pairwise".to_owned(), asked.gossip.rule == Rule::Pairwise),
                 ("node.recompute=true".to_owned(), local.recompute),
+                ("gossip.slow_in_file=true".to_owned(), asked.gossip.slow_in_file),
                 ("node.tail_average=0".to_owned(), asked.tail_average <= 0.0),
                 ("optimizer.moments=f8".to_owned(), local.optimizer.moments == MomentFormat::F8),
                 (format!("optimizer.accumulate={parts}"), true),

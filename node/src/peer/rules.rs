@@ -106,6 +106,7 @@ pub(crate) fn replica_config(gossip: &Gossip, fragments: Fragments) -> ReplicaCo
         outer: outer(gossip),
         fragments,
         clip: (gossip.clip > 0.0).then_some(gossip.clip as f32),
+        slow_in_file: gossip.slow_in_file,
     }
 }
 

@@ -4,7 +4,7 @@ use dnode_audit::{Entry, Named, Start as Begin, Text};
 use dnode_gossip::{Gossip, Start};
 use dnode_protocol::{Clock, Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CHECKPOINTS};
-use dnode_trainer::{Description, Replica, TailAverage, Trainer};
+use dnode_trainer::{Beside, Description, Replica, RoomFile, TailAverage, Trainer};
 use rand::Rng;
 
 use super::JoinError;
@@ -43,7 +43,10 @@ pub(super) fn replica(
         let takes = with_mixing(memory, &config.gossip, config.node.tail_average);
         tracing::info!("this run takes {takes} of memory");
     }
-    let mut replica = Replica::with_noise(trainer, form, commit_noise(&config.gossip));
+    let file = form.slow_in_file.then(|| RoomFile::create(dir.path(), &form)).transpose();
+    let file = file.map_err(|source| JoinError::SlowFile(dir.path().to_owned(), source))?;
+    let beside = Beside { noise: commit_noise(&config.gossip), file };
+    let mut replica = Replica::with_beside(trainer, form, beside);
     match replica.stays_on_device() {
         Ok(true) => tracing::info!("weights are mixed on the device"),
         Ok(false) => {}

@@ -5,7 +5,7 @@ use std::ops::Range;
 use dnode_protocol::Fragments;
 use dnode_trainer::privacy::{CommitNoise, NoiseSeed};
 use dnode_trainer::{
-    Batch, BatchSource, DataConfig, DataShare, Dataset, Evaluation, Input, LocalConfig,
+    Batch, BatchSource, Beside, DataConfig, DataShare, Dataset, Evaluation, Input, LocalConfig,
     LocalTrainer, Mixer, OuterStep, Replica, ReplicaConfig, SampleShape, Trainer,
 };
 
@@ -72,8 +72,9 @@ pub(super) fn replica(
         }
     };
     let fragments = fragments(variant, trainer.layout().parameters())?;
-    let config = ReplicaConfig { mixer, outer, fragments, clip: None };
-    Ok(Replica::with_noise(trainer, config, noise(variant, seed, peer)))
+    let config = ReplicaConfig { mixer, outer, fragments, clip: None, slow_in_file: false };
+    let beside = Beside { noise: noise(variant, seed, peer), file: None };
+    Ok(Replica::with_beside(trainer, config, beside))
 }
 
 /// What is done to a peer's commits. A run can be repeated, so its noise is of its seed.

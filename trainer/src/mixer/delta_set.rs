@@ -35,6 +35,7 @@ use super::fixed::{to_fixed, to_float};
 use crate::codec::{Encoded, decode, decode_i64, encode, encode_i64};
 use crate::kernel::reduce::add_scaled;
 use crate::mix::{MixError, MixReport, check_length, check_norm, check_snapshot, norm, subtract};
+use crate::room::Room;
 use crate::slow::Own;
 
 /// Most that one commit may move a fragment, root mean square per element.
@@ -52,7 +53,7 @@ const TOP_K_RESIDUAL_KEPT: f32 = 0.95;
 pub(crate) struct DeltaSet {
     codec: Codec,
     /// A, `[P]`, units of 2⁻³².
-    accumulators: Vec<i64>,
+    accumulators: Room<i64>,
     /// e, `[P]`; empty without feedback.
     residual: Vec<f32>,
     lead: Lead,
@@ -70,9 +71,16 @@ struct Lead {
 }
 
 impl DeltaSet {
-    /// Begins at the slow weights `values`, rounded; they follow that rounding.
-    pub(crate) fn new(values: &mut [f32], codec: Codec, feedback: bool) -> Self {
-        let accumulators: Vec<i64> = values.iter().map(|&x| to_fixed(f64::from(x))).collect();
+    /// Begins at the slow weights `values`, rounded; they follow that rounding. `room` is as long as they are.
+    pub(crate) fn new(
+        values: &mut [f32],
+        (codec, feedback): (Codec, bool),
+        room: Room<i64>,
+    ) -> Self {
+        let mut accumulators = room;
+        for (sum, &value) in accumulators.iter_mut().zip(&*values) {
+            *sum = to_fixed(f64::from(value));
+        }
         read(&accumulators, values);
         let codec = if check_reply(codec).is_ok() { codec } else { Codec::F32 };
         let residual = if feedback { vec![0.0; values.len()] } else { Vec::new() };

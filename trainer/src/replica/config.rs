@@ -28,6 +28,9 @@ pub struct ReplicaConfig {
     pub fragments: Fragments,
     /// Clipping radius of exchanges, multiple of the running average of `‖d‖`; `None`: no clipping.
     pub clip: Option<f32>,
+    /// Whether slow weights, outer momentum and sums of contributions lie in a file
+    /// ([`RoomFile`](crate::RoomFile)) in place of memory.
+    pub slow_in_file: bool,
 }
 
 impl ReplicaConfig {
@@ -44,15 +47,16 @@ impl ReplicaConfig {
     /// Bytes that a replica keeps in host memory for meeting others, beside its trainer.
     pub(crate) fn mixing_bytes(&self) -> u64 {
         let parameters = self.fragments.parameters() as u64;
-        let slow = if self.outer_step().is_some() { 8 * parameters } else { 0 };
-        let sums = match self.mixer {
-            Mixer::None | Mixer::Exchange => 0,
-            // Accumulators, the lead, and what codes have left out.
-            Mixer::DeltaSet { feedback, .. } => (12 + if feedback { 4 } else { 0 }) * parameters,
+        let slow = if self.outer_step().is_some() { 8 } else { 0 };
+        let (sums, other) = match self.mixer {
+            Mixer::None | Mixer::Exchange => (0, 0),
+            // Accumulators; the lead, and what codes have left out.
+            Mixer::DeltaSet { feedback, .. } => (8, if feedback { 8 } else { 4 }),
         };
+        let in_memory = if self.slow_in_file { other } else { slow + sums + other };
         let elements = self.shown_elements();
         let shown = if elements <= SHOWN_ELEMENTS_MAX { 4 * elements as u64 } else { 0 };
-        slow + sums + shown
+        in_memory * parameters + shown
     }
 
     /// Live weights, and moments, that mixing reads; 0 where it reads none.

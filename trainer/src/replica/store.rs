@@ -11,6 +11,7 @@ use crate::codec::{Encoded, encode};
 use crate::kernel::reduce::add_scaled;
 use crate::mixer::{DeltaSet, Exchange, HostMemory, Mixer, MixerState, Reading, Slice};
 use crate::outer::OuterStep;
+use crate::room::{Room, RoomFile};
 use crate::slow::{Own, Slow};
 use crate::weights::Live;
 
@@ -107,15 +108,26 @@ impl Store {
 
 impl HostStore {
     /// Begins at the live weights; where the mixer rounds φ, they follow.
-    pub(super) fn new(live: &mut Live, config: &ReplicaConfig) -> Self {
-        let ReplicaConfig { mixer, fragments, clip, .. } = *config;
+    ///
+    /// # Panics
+    /// When slow weights are to lie in a file and there is none, or one for another replica.
+    pub(super) fn new(live: &mut Live, config: &ReplicaConfig, file: Option<RoomFile>) -> Self {
+        let ReplicaConfig { mixer, fragments, clip, slow_in_file, .. } = *config;
+        assert_eq!(slow_in_file, file.is_some(), "a file for slow weights that are to lie in one");
         let outer = config.outer_step();
         let (parameters, count) = (fragments.parameters(), fragments.count());
-        let mut slow = outer.map(|step| Slow {
-            step,
-            values: live.copy(0..parameters),
-            momentum: vec![0.0; parameters],
-        });
+        let (slow, sums) = file.map(|file| (file.slow, file.sums)).unzip();
+        let [values, momentum] = match slow {
+            Some(slow) => slow.map(Room::File),
+            None if outer.is_some() => [(); 2].map(|()| Room::from(vec![0.0; parameters])),
+            None => [(); 2].map(|()| Room::from(Vec::new())),
+        };
+        let mut slow = outer.map(|step| Slow { step, values, momentum });
+        if let Some(slow) = &mut slow {
+            live.visit(0..parameters, |start, piece| {
+                slow.values[start..start + piece.len()].copy_from_slice(piece);
+            });
+        }
         let values = slow.as_mut().map_or(&mut [][..], |slow| &mut slow.values);
         let mixer = match mixer {
             Mixer::None => MixerState::None,
@@ -123,7 +135,9 @@ impl HostStore {
                 MixerState::Exchange(Exchange::new(fragments, clip), HostMemory::new(count))
             }
             Mixer::DeltaSet { codec, feedback } => {
-                MixerState::DeltaSet(DeltaSet::new(values, codec, feedback))
+                let room = sums.flatten().map(Room::File);
+                let room = room.unwrap_or_else(|| vec![0; values.len()].into());
+                MixerState::DeltaSet(DeltaSet::new(values, (codec, feedback), room))
             }
         };
         live.settle(0, values);

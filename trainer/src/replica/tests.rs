@@ -9,7 +9,9 @@ use crate::SKETCH_LEN;
 use crate::codec::encode;
 use crate::mix::{MixError, MixTerms};
 use crate::mixer::Reading;
-use crate::testing::{OUTER, assert_close, mean, mixed, peek, replica, set_weights, values, wide};
+use crate::testing::{
+    OUTER, assert_close, mean, mixed, peek, probe, replica, set_weights, values, wide,
+};
 use crate::weights::CHUNK;
 
 /// The only fragment of a [`replica`].
@@ -293,6 +295,45 @@ fn saved_and_restored_a_replica_continues_alike() {
         }
         assert_eq!(i.save(), j.save());
     }
+}
+
+#[test]
+fn slow_weights_in_a_file_are_those_in_memory_to_the_last_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let sums = Mixer::DeltaSet { codec: Codec::Int4, feedback: true };
+    for mixer in [Mixer::Exchange, sums] {
+        let of = |slow_in_file| {
+            let fragments = Fragments::new(25, 3).unwrap();
+            let config =
+                ReplicaConfig { mixer, outer: Some(OUTER), fragments, clip: None, slow_in_file };
+            let file = slow_in_file.then(|| RoomFile::create(folder.path(), &config).unwrap());
+            Replica::with_beside(probe(values(25, 0.6)).0, config, Beside { noise: None, file })
+        };
+        let mut both = [of(false), of(true)];
+        for step in 0..5 {
+            for replica in &mut both {
+                replica.step(StepId::alone(step)).unwrap();
+                replica.commit(1.0);
+            }
+        }
+        let state = both[0].save();
+        assert_eq!(both[1].save(), state, "{mixer:?}");
+        let mut again = of(true);
+        again.restore(&state).unwrap();
+        for replica in both.iter_mut().chain([&mut again]) {
+            replica.adopt(FragmentId(1), &snapshot(mixer)).unwrap();
+            replica.step(StepId::alone(5)).unwrap();
+            replica.commit(1.0);
+        }
+        let state = both[0].save();
+        assert_eq!((both[1].save(), again.save()), (state.clone(), state), "{mixer:?}");
+    }
+}
+
+/// Fragment 1 of three of 25 numbers, as others of the mixer give it.
+fn snapshot(mixer: Mixer) -> Encoded {
+    let (mut donor, _) = mixed(values(25, 3.0), mixer, Some(OUTER), None);
+    donor.read(FragmentId(1), Reading::Snapshot)
 }
 
 #[test]

@@ -39,7 +39,13 @@ impl Shrink {
         let mut layout = ParameterLayout::new();
         layout.push("weights", &[LEN]).unwrap();
         let fragments = Fragments::new(LEN, FRAGMENTS).unwrap();
-        let config = ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: None };
+        let config = ReplicaConfig {
+            mixer: Mixer::Exchange,
+            outer,
+            fragments,
+            clip: None,
+            slow_in_file: false,
+        };
         Replica::with(Box::new(Self { layout, place }), config)
     }
 
