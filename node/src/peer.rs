@@ -17,9 +17,9 @@ pub(crate) mod trainer_identity;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent};
+use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent, unix_time};
 use dnode_protocol::RunSpec;
 use dnode_protocol::invitation::{Pass, Revocation};
 use dnode_protocol::membership::{RunSecret, Ticket};
@@ -318,7 +318,7 @@ pub async fn join(
     let shown = (invitation, viewing);
     let mut telemetry = Telemetry::new(metrics, reporter, shown, (started, config.run.steps));
     let start = metrics::Start {
-        unix_s: unix_seconds(),
+        unix_s: unix_time().as_secs_f64(),
         peer: identity.peer().to_string(),
         run: run.id().to_string(),
         incarnation: dir.incarnation(),
@@ -468,9 +468,4 @@ pub fn with_peers_file(mut config: Config) -> Result<Config, JoinError> {
         config.network.bootstrap.extend(listed);
     }
     Ok(config)
-}
-
-fn unix_seconds() -> f64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.unwrap_or(Duration::ZERO).as_secs_f64()
 }

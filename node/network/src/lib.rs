@@ -36,7 +36,7 @@ mod slots;
 mod swarm;
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dnode_protocol::Message;
 use dnode_protocol::frame::encode_control;
@@ -66,12 +66,17 @@ pub use probe::{Answer, Found, PROBED_MAX, Probe, Reach, Silence};
 pub use swarm::ask::Skew;
 pub use swarm::streams;
 
-/// Seconds of Unix time, by which certificates end.
+/// The wall clock: time since the year 1970 began (UTC).
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "certificates end by the wall clock")]
+#[expect(clippy::disallowed_methods, reason = "the wall clock is what is asked for")]
+pub fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The same in whole seconds, by which certificates end.
+#[must_use]
 pub fn unix_s() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
+    unix_time().as_secs()
 }
 
 /// The network of a process, which [`Network::start`] starts.

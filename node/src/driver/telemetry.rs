@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Event, Gossip, RefusedMix, Role};
-use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle};
+use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle, unix_time};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
 use dnode_trainer::checkpoint::Saved;
@@ -473,8 +473,7 @@ impl Telemetry {
 
 /// The time of day (UTC) at `then`; `now` is the present time.
 fn time_of_day(now: Time, then: Time) -> String {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seconds = since.unwrap_or_default().saturating_sub(now.since(then)).as_secs() % 86_400;
+    let seconds = unix_time().saturating_sub(now.since(then)).as_secs() % 86_400;
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     format!("{hour:02}:{minute:02}:{second:02} UTC")
 }

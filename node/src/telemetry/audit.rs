@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as blocking;
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use dnode_audit::{Agreed, Entry, Hash, Lost, Signer, Text};
+use dnode_network::unix_time;
 use dnode_protocol::{PeerId, RunField, RunSpec};
 
 use crate::storage::identity::Identity;
@@ -160,8 +161,7 @@ fn signer(identity: &Identity) -> Signer {
 
 /// The clock of the machine, milliseconds since 1970.
 fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use dnode_network::unix_time;
 use prost::Message as _;
 
 use crate::telemetry::metrics::{Body, Stamp};
@@ -69,7 +69,7 @@ impl EventFile {
     pub fn create(folder: &Path, name: &str) -> io::Result<Self> {
         let folder = folder.join(name);
         std::fs::create_dir_all(&folder)?;
-        let now = unix_seconds();
+        let now = unix_time().as_secs_f64();
         let file = format!("events.out.tfevents.{:010}.{}", now as u64, std::process::id());
         let path = folder.join(file);
         let file = OpenOptions::new().append(true).create(true).open(&path)?;
@@ -91,7 +91,8 @@ impl EventFile {
         }
         let step = i64::try_from(stamp.position).unwrap_or(i64::MAX);
         let summary = Some(Summary { value });
-        let event = Event { wall_time: unix_seconds(), step, file_version: None, summary };
+        let event =
+            Event { wall_time: unix_time().as_secs_f64(), step, file_version: None, summary };
         if let Err(error) = self.file.write_all(&record(&event)) {
             tracing::warn!(
                 path = %self.path.display(), %error,
@@ -134,10 +135,6 @@ fn record(event: &Event) -> Vec<u8> {
 
 fn masked(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(MASK).to_le_bytes()
-}
-
-fn unix_seconds() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! and its hello. Nothing in a run depends on it.
 
 use std::io;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use libp2p::StreamProtocol;
@@ -12,6 +12,7 @@ use dnode_protocol::frame::{CONTROL_HEADER_BYTES, ControlHeader};
 use dnode_protocol::limits::ASK_PROTOCOL;
 
 use crate::limits::{ASK_ANSWER_MAX, ASK_STREAMS_MAX, DIGEST_BYTES_MAX};
+use crate::unix_time;
 
 /// The format: the question is one byte. The answer is the wall clock in microseconds since 1970 (eight
 /// bytes, little endian), the length of the digest (one byte), the digest (ASCII), and the hello as a
@@ -51,10 +52,8 @@ impl Skew {
 }
 
 /// The wall clock, in microseconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "the wall clock is what is asked for")]
 pub(crate) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    u64::try_from(unix_time().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The behaviour that asks, answers, or does both.
