@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Gossip, Standing, Summaries, Trust};
-use dnode_network::{Bytes, Carrier, Connection, Kind, NetworkHandle, PeerStatus};
+use dnode_network::{Bytes, Carrier, Connection, Kind, NetworkHandle, PeerStatus, unix_time};
 use dnode_protocol::{
     About, Fragments, PeerId, Phase, Real, RunSpec, SUMMARY_SKETCH_LEN, Summary, Time,
 };
@@ -32,6 +32,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const MEMORY_EVERY: Duration = Duration::from_secs(5);
 /// Largest number of events that are shown: several screens of them.
 const EVENTS_MAX: usize = 100;
+/// Peers beside neighbours of which is known that the log has named them (guess: more than come and go).
+const INTRODUCED_MAX: usize = 256;
 /// Longest detail of an event that is shown, characters.
 const DETAIL_CHARACTERS_MAX: usize = 300;
 
@@ -47,8 +49,8 @@ pub(crate) struct Viewing {
     roster: Roster,
     /// Whether others are not told losses, which are of this peer's data without noise.
     keeps_losses: bool,
-    /// Neighbours that the log has named.
-    introduced: BTreeSet<PeerId>,
+    /// What the log has said of others.
+    introduced: BTreeMap<PeerId, About>,
     facts: NodeFacts,
     started: Instant,
     next: Instant,
@@ -85,7 +87,6 @@ impl Viewing {
         (fragments, started): (Fragments, Instant),
     ) -> Result<Self, ServeError> {
         let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let about = about(&config.node);
         let facts = NodeFacts {
             peer: me.to_string(),
@@ -103,7 +104,7 @@ impl Viewing {
             parameters: fragments.parameters(),
             fragments: u32::try_from(fragments.count()).unwrap_or(u32::MAX),
             steps: config.run.steps,
-            started_unix_s: since.unwrap_or_default().as_secs_f64(),
+            started_unix_s: unix_time().as_secs_f64(),
         };
         let served = serve(config.node.ui, config.node.metrics, dir.path())?;
         if let Some(page) = served.as_ref().and_then(|served| served.page) {
@@ -123,7 +124,7 @@ impl Viewing {
             memory: (memory_bytes(), started),
             roster: Roster::default(),
             keeps_losses: config.gossip.privacy_clip > 0.0,
-            introduced: BTreeSet::new(),
+            introduced: BTreeMap::new(),
             facts,
             started,
             next: started,
@@ -161,8 +162,10 @@ impl Viewing {
 
     pub(super) fn heard(&mut self, from: &PeerId, summaries: Vec<Summary>, now: Time) {
         let own = summaries.iter().find(|summary| summary.peer == *from);
-        // Bounded: whoever is not connected is forgotten at the next snapshot.
-        if let Some(summary) = own.filter(|_| self.introduced.insert(*from)) {
+        let new = own.filter(|summary| self.introduced.get(from) != Some(&summary.about));
+        if let Some(summary) = new {
+            // Bounded at the next snapshot.
+            self.introduced.insert(*from, summary.about.clone());
             let About { name, host, device } = &summary.about;
             tracing::info!(peer = %from.short(), name, host, device, "peer says who it is");
         }
@@ -379,7 +382,10 @@ impl Viewing {
             .map(|(peer, member)| (*peer, member.standing == Standing::Suspected))
             .collect();
         self.exchanged.retain(|peer, _| suspected.contains_key(peer));
-        self.introduced.retain(|peer| suspected.contains_key(peer));
+        // Whoever comes and goes is not named each time.
+        if self.introduced.len() > INTRODUCED_MAX {
+            self.introduced.retain(|peer, _| suspected.contains_key(peer));
+        }
         let link = |status: PeerStatus| {
             let PeerStatus { peer, connection, carrier, rtt, bytes, .. } = status;
             let earlier = before.get(&peer).copied().unwrap_or_default();
