@@ -400,7 +400,8 @@ section! {
         checkpoint_every: u64 = key(Kind::Integer(0, STEPS_MAX)).default("0").unit("steps"),
         /// checkpoints that are kept, the newest ones
         checkpoints_kept: usize = key(Kind::Integer(2, 1_000_000)).default("3"),
-        /// steps between evaluations; 0 is only at the end
+        /// steps between evaluations, more where one takes 2 s or longer, so that at most a tenth of the
+        /// time is theirs; 0 is only at the end
         evaluate_every: u64 = key(Kind::Integer(0, STEPS_MAX)).default("500").unit("steps"),
         /// share of the run, its last part, over which the weights are averaged and kept beside the last
         /// ones; 0 keeps none

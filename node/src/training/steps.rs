@@ -301,7 +301,7 @@ impl Training {
         if let Some(known) = pace.first_known() {
             queues.tell(Report::StepMeasured(known))?;
         }
-        self.evaluations.stepped(advance);
+        self.evaluations.stepped(advance, Instant::now());
         self.commit_when_due()?;
         self.context.average();
         let round = self.context.cursor.take_round();
@@ -458,8 +458,9 @@ impl Training {
             evaluation::evaluate(&mut this.context, &mut this.rack, this.ranks.as_mut())
         };
         let Some(evaluation) = self.in_trainer(expected, evaluate)? else { return Ok(()) };
-        self.evaluations.set_due(false);
-        self.context.pace.evaluated(began.elapsed().as_secs_f64());
+        let now = Instant::now();
+        self.evaluations.made(began, now);
+        self.context.pace.evaluated((now - began).as_secs_f64());
         let position = self.context.cursor.position();
         self.context.queues.tell(Report::Evaluated { position, evaluation })
     }

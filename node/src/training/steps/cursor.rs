@@ -34,6 +34,11 @@ pub(super) struct Advance {
 }
 
 impl Advance {
+    #[cfg(test)]
+    pub(super) const fn new(before: u64, now: u64) -> Self {
+        Self { before, now }
+    }
+
     /// Whether something that comes every `every` steps of the run is due; never if `every` is 0.
     pub(super) fn is_due(self, every: u64) -> bool {
         self.before.checked_div(every) != self.now.checked_div(every)

@@ -1,6 +1,6 @@
 //! Evaluations on held-out data: alone, or shared out among ranks whose weights are equal.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dnode_collective::Place;
 use dnode_trainer::{Evaluation, Replica, Score};
@@ -17,29 +17,44 @@ const PART: usize = 6;
 /// A count is sent as the multiple of this and the rest, so that sums over all ranks are exact.
 const HALF: u64 = 1 << 16;
 
+/// Evaluations that take this long are made more seldom than was asked for, so that training has the rest.
+const LONG: Duration = Duration::from_secs(2);
+/// Training between two such evaluations, times what one takes: a tenth of the time is theirs.
+const TRAINING_BETWEEN: u32 = 9;
+
 /// When evaluations are due.
 #[derive(Debug)]
 pub(super) struct Evaluations {
     /// Steps of the run between two; 0 is only at the end.
     every: u64,
     due: bool,
+    /// When the next one may be due.
+    not_before: Option<Instant>,
 }
 
 impl Evaluations {
     pub(super) const fn new(every: u64) -> Self {
-        Self { every, due: false }
+        Self { every, due: false, not_before: None }
     }
 
-    /// A local step was taken.
-    pub(super) fn stepped(&mut self, advance: Advance) {
-        self.due |= advance.is_due(self.every);
+    /// A local step was taken, until `now`.
+    pub(super) fn stepped(&mut self, advance: Advance, now: Instant) {
+        let rested = self.not_before.is_none_or(|time| now >= time);
+        self.due |= rested && advance.is_due(self.every);
+    }
+
+    /// One was made.
+    pub(super) fn made(&mut self, began: Instant, now: Instant) {
+        let took = now - began;
+        self.due = false;
+        self.not_before = (took >= LONG).then(|| now + took * TRAINING_BETWEEN);
     }
 
     pub(super) const fn is_due(&self) -> bool {
         self.due
     }
 
-    /// Sets whether an evaluation is due: the ranks of a rack have agreed on it, or it was made.
+    /// Sets whether an evaluation is due: the ranks of a rack have agreed on it, or the run ends.
     pub(super) const fn set_due(&mut self, due: bool) {
         self.due = due;
     }
@@ -97,6 +112,25 @@ fn whole(sums: &[f32; PART]) -> Option<Evaluation> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_evaluations_leave_nine_tenths_of_the_time_to_training() {
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut evaluations = Evaluations::new(10);
+        for (steps, seconds, due) in [(9, 1, false), (10, 2, true), (11, 3, true)] {
+            evaluations.stepped(Advance::new(steps - 1, steps), at(seconds));
+            assert_eq!(evaluations.is_due(), due, "{steps}");
+        }
+        evaluations.made(at(3), at(4));
+        evaluations.stepped(Advance::new(19, 20), at(4));
+        assert!(evaluations.is_due(), "it took a second");
+        evaluations.made(at(4), at(14));
+        for (steps, seconds, due) in [(30, 15, false), (40, 103, false), (50, 104, true)] {
+            evaluations.stepped(Advance::new(steps - 1, steps), at(seconds));
+            assert_eq!(evaluations.is_due(), due, "{steps}");
+        }
+    }
 
     #[test]
     fn parts_add_up_to_the_whole_and_a_missing_one_spoils_it() {
