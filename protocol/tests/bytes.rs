@@ -481,8 +481,7 @@ fn each_broken_limit_of_a_tensor_header_is_named() {
     assert!(matches!(byte(5, 5), DecodeError::Leg(5)));
     assert!(matches!(byte(6, 12), DecodeError::Codec(12)));
     assert!(matches!(byte(7, 1), DecodeError::Reserved(1)));
-    let most = FRAGMENTS_MAX as u32;
-    assert!(matches!(with(64, most), DecodeError::Fragment(FragmentId(id)) if id == most));
+    assert!(matches!(with(64, 1 << 20), DecodeError::Fragment(FragmentId(0x10_0000))));
     assert!(matches!(with(68, 0), DecodeError::Elements { elements: 0, .. }));
     assert!(matches!(with(68, (1 << 20) + 1), DecodeError::Elements { .. }));
     assert!(matches!(with(68, 65_537), DecodeError::Range { .. }));

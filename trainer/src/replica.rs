@@ -30,14 +30,13 @@ use crate::mix::{norm, subtract};
 use crate::mixer::{Mixer, MixerState, Slice};
 use crate::outer::OuterStep;
 use crate::privacy::CommitNoise;
-use crate::room::RoomFile;
 use crate::seam::{Requests, StepId, StepReport, TrainError, Trainer};
 use crate::slow::Slow;
 use crate::weights::{CHUNK, Live, chunks};
 
 pub(crate) use self::restore::{Lengths, Part, SavedReplica, unsound};
 
-pub use self::config::ReplicaConfig;
+pub use self::config::{Beside, ReplicaConfig};
 pub use self::shared::{ReplicaLock, SharedReplica};
 pub use self::state::{FixedState, Held, OuterState, ReplicaCopy, ReplicaState, Source};
 
@@ -54,16 +53,6 @@ pub struct CommitReport {
     pub progress_norm: f64,
     /// What every other peer is to include, one per fragment in order; empty but for delta-set.
     pub contributions: Vec<Encoded>,
-}
-
-/// What a replica has beside its trainer and its configuration.
-#[derive(Debug, Default)]
-pub struct Beside {
-    /// What is done to the progress of each commit before anything is made of it that others may get. The
-    /// weights are kept in host memory then.
-    pub noise: Option<CommitNoise>,
-    /// Where slow weights lie, if [`ReplicaConfig::slow_in_file`] says so.
-    pub file: Option<RoomFile>,
 }
 
 /// One replica: any [`Trainer`], with what the swarm needs beside it.
@@ -208,16 +197,8 @@ impl Replica {
     pub fn new(trainer: Box<dyn Trainer>, outer: Option<OuterStep>) -> Self {
         let fragments = Fragments::new(trainer.layout().parameters(), 1);
         let fragments = fragments.expect("a trainer has parameters, within the protocol's limits");
-        Self::with(
-            trainer,
-            ReplicaConfig {
-                mixer: Mixer::Exchange,
-                outer,
-                fragments,
-                clip: None,
-                slow_in_file: false,
-            },
-        )
+        let (mixer, clip, slow_in_file) = (Mixer::Exchange, None, false);
+        Self::with(trainer, ReplicaConfig { mixer, outer, fragments, clip, slow_in_file })
     }
 
     /// Names, shapes and offsets of the parameters.

@@ -6,6 +6,8 @@ use dnode_protocol::Fragments;
 
 use crate::mixer::Mixer;
 use crate::outer::OuterStep;
+use crate::privacy::CommitNoise;
+use crate::room::RoomFile;
 
 /// Largest model of which training shows all at once: 256 MiB.
 const SHOWN_ELEMENTS_MAX: usize = 1 << 26;
@@ -31,6 +33,16 @@ pub struct ReplicaConfig {
     /// Whether slow weights, outer momentum and sums of contributions lie in a file
     /// ([`RoomFile`](crate::RoomFile)) in place of memory.
     pub slow_in_file: bool,
+}
+
+/// What a replica has beside its trainer and its configuration.
+#[derive(Debug, Default)]
+pub struct Beside {
+    /// What is done to the progress of each commit before anything is made of it that others may get. The
+    /// weights are kept in host memory then.
+    pub noise: Option<CommitNoise>,
+    /// Where slow weights lie, if [`ReplicaConfig::slow_in_file`] says so.
+    pub file: Option<RoomFile>,
 }
 
 impl ReplicaConfig {

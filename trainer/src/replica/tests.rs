@@ -9,6 +9,7 @@ use crate::SKETCH_LEN;
 use crate::codec::encode;
 use crate::mix::{MixError, MixTerms};
 use crate::mixer::Reading;
+use crate::room::RoomFile;
 use crate::testing::{
     OUTER, assert_close, mean, mixed, peek, probe, replica, set_weights, values, wide,
 };
