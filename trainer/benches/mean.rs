@@ -30,7 +30,7 @@ fn swarm(rng: &mut ChaCha8Rng) -> Vec<Replica> {
     let common: Vec<f32> = (0..PARAMETERS).map(|_| noise()).collect();
     let fragments = Fragments::new(PARAMETERS, FRAGMENTS).unwrap();
     let (mixer, outer) = (Mixer::Exchange, Some(OuterStep::default()));
-    let config = ReplicaConfig { mixer, outer, fragments, clip: None, slow_in_file: false };
+    let config = ReplicaConfig { mixer, outer, fragments, clip: None };
     let mut replica = || {
         let x = common.iter().map(|x| x + 0.05 * noise()).collect();
         Replica::with(Box::new(IdleTrainer::new(x).unwrap()), config)

@@ -66,10 +66,10 @@ impl Memory {
         Ok(Self { activations: None, ..Self::of_training(config, shape)? })
     }
 
-    /// The same, with what meeting others takes.
+    /// The same, with what meeting others takes; less where a [`RoomFile`](crate::RoomFile) has a part of it.
     #[must_use]
-    pub fn with_mixing(self, replica: &ReplicaConfig) -> Self {
-        Self { mixing: replica.mixing_bytes(), ..self }
+    pub fn with_mixing(self, replica: &ReplicaConfig, in_file: bool) -> Self {
+        Self { mixing: replica.mixing_bytes(in_file), ..self }
     }
 
     /// The same, with their [`TailAverage`](crate::TailAverage).

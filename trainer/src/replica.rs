@@ -116,7 +116,7 @@ impl Replica {
     ///
     /// # Panics
     /// As [`Self::with`]; when there is noise and no outer step, as others get live weights there; and when
-    /// there is no file for slow weights that are to lie in one, or one for another replica.
+    /// the file is of another replica.
     #[must_use]
     pub fn with_beside(
         mut trainer: Box<dyn Trainer>,
@@ -134,7 +134,7 @@ impl Replica {
         let exchanges = mixer != Mixer::None && config.outer_step().is_some();
         assert!(noise.is_none() || exchanges, "noise is added to commits that others get");
         let mut live = Live::new(trainer, fragments.elements());
-        let placed = Self::on_device(&mut live, &config, noise.is_some());
+        let placed = Self::on_device(&mut live, &config, (noise.is_some(), file.is_some()));
         let (store, pending, device) = match placed {
             Ok(Some((store, pending))) => {
                 let device = store.training();
@@ -153,9 +153,9 @@ impl Replica {
     fn on_device(
         live: &mut Live,
         config: &ReplicaConfig,
-        noise: bool,
+        (noise, in_file): (bool, bool),
     ) -> Result<Option<(DeviceStore, DevicePending)>, DeviceError> {
-        let ReplicaConfig { mixer, outer, fragments, clip, slow_in_file } = *config;
+        let ReplicaConfig { mixer, outer, fragments, clip } = *config;
         if mixer != Mixer::Exchange {
             return Ok(None);
         }
@@ -168,7 +168,7 @@ impl Replica {
             let why = "gossip.privacy_clip is kept, and noise added, in host memory";
             return Err(DeviceError(why.to_owned()));
         }
-        if resident.is_some() && slow_in_file {
+        if resident.is_some() && in_file {
             let why = "gossip.slow_in_file has slow weights in a file";
             return Err(DeviceError(why.to_owned()));
         }
@@ -197,8 +197,7 @@ impl Replica {
     pub fn new(trainer: Box<dyn Trainer>, outer: Option<OuterStep>) -> Self {
         let fragments = Fragments::new(trainer.layout().parameters(), 1);
         let fragments = fragments.expect("a trainer has parameters, within the protocol's limits");
-        let (mixer, clip, slow_in_file) = (Mixer::Exchange, None, false);
-        Self::with(trainer, ReplicaConfig { mixer, outer, fragments, clip, slow_in_file })
+        Self::with(trainer, ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: None })
     }
 
     /// Names, shapes and offsets of the parameters.

@@ -45,8 +45,8 @@ impl<T: Pod> DerefMut for Room<T> {
     }
 }
 
-/// A file with room for what a replica keeps beside its live weights. It has no name, and goes with the
-/// process.
+/// Files with room for what a replica keeps beside its live weights, one for each vector. They have no names,
+/// and go with the process.
 #[derive(Debug)]
 pub struct RoomFile {
     /// φ and v, `[P]` of f32 each.
@@ -56,7 +56,7 @@ pub struct RoomFile {
 }
 
 impl RoomFile {
-    /// A file in `folder` for a replica of `config`. All of it is taken now, so that a disk that is full later
+    /// Files in `folder` for a replica of `config`. All of it is taken now, so that a disk that is full later
     /// takes nothing away from a run.
     ///
     /// # Errors
@@ -94,8 +94,7 @@ mod tests {
             (Mixer::Exchange, None),
             (Mixer::DeltaSet { codec: Codec::Sign, feedback: false }, Some(1000)),
         ] {
-            let config =
-                ReplicaConfig { mixer, outer: None, fragments, clip: None, slow_in_file: true };
+            let config = ReplicaConfig { mixer, outer: None, fragments, clip: None };
             let file = RoomFile::create(folder.path(), &config).unwrap();
             let found: Option<Room<i64>> = file.sums.map(Room::File);
             assert_eq!(found.as_ref().map(|sums| sums.len()), sums);
@@ -108,13 +107,7 @@ mod tests {
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         }
         let missing = folder.path().join("missing");
-        let config = ReplicaConfig {
-            mixer: Mixer::Exchange,
-            outer: None,
-            fragments,
-            clip: None,
-            slow_in_file: true,
-        };
+        let config = ReplicaConfig { mixer: Mixer::Exchange, outer: None, fragments, clip: None };
         assert!(RoomFile::create(&missing, &config).is_err());
     }
 }

@@ -100,10 +100,7 @@ pub(crate) fn mixed(
 ) -> (Replica, Live) {
     let fragments = Fragments::new(values.len(), 3).unwrap();
     let (probe, live) = probe(values);
-    (
-        Replica::with(probe, ReplicaConfig { mixer, outer, fragments, clip, slow_in_file: false }),
-        live,
-    )
+    (Replica::with(probe, ReplicaConfig { mixer, outer, fragments, clip }), live)
 }
 
 /// A replica of three fragments that adds noise to its commits.
@@ -115,8 +112,7 @@ pub(crate) fn noised(
 ) -> (Replica, Live) {
     let fragments = Fragments::new(values.len(), 3).unwrap();
     let (probe, live) = probe(values);
-    let config =
-        ReplicaConfig { mixer, outer: Some(outer), fragments, clip: None, slow_in_file: false };
+    let config = ReplicaConfig { mixer, outer: Some(outer), fragments, clip: None };
     (Replica::with_beside(probe, config, Beside { noise: Some(noise), file: None }), live)
 }
 

@@ -55,13 +55,7 @@ fn replica(salt: u32, outer: Option<OuterStep>) -> Replica {
     let apart = |index: u32| 0.01 * noise(index.wrapping_add(salt).wrapping_mul(40_503));
     let x = (0..u32::try_from(PARAMETERS).unwrap()).map(|i| noise(i) + apart(i)).collect();
     let fragments = Fragments::new(PARAMETERS, 3).unwrap();
-    let config = ReplicaConfig {
-        mixer: Mixer::Exchange,
-        outer,
-        fragments,
-        clip: Some(3.0),
-        slow_in_file: false,
-    };
+    let config = ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: Some(3.0) };
     Replica::with(Box::new(IdleTrainer::new(x).unwrap()), config)
 }
 

@@ -30,6 +30,8 @@ struct Case {
     optimizer: OptimizerConfig,
     batch: usize,
     replica: fn(Fragments) -> ReplicaConfig,
+    /// Whether slow weights lie in a file.
+    in_file: bool,
     recompute: bool,
 }
 
@@ -49,21 +51,11 @@ impl Case {
 }
 
 fn pairwise(fragments: Fragments) -> ReplicaConfig {
-    ReplicaConfig {
-        mixer: Mixer::Exchange,
-        outer: None,
-        fragments,
-        clip: None,
-        slow_in_file: false,
-    }
+    ReplicaConfig { mixer: Mixer::Exchange, outer: None, fragments, clip: None }
 }
 
 fn outer(fragments: Fragments) -> ReplicaConfig {
     ReplicaConfig { outer: Some(OuterStep::default()), ..pairwise(fragments) }
-}
-
-fn in_file(fragments: Fragments) -> ReplicaConfig {
-    ReplicaConfig { slow_in_file: true, ..outer(fragments) }
 }
 
 /// Cases that take far more than the rest of the process.
@@ -80,6 +72,7 @@ fn cases() -> Vec<Case> {
         optimizer: optimizer.clone(),
         batch,
         replica: pairwise,
+        in_file: false,
         recompute: false,
     };
     let (gpt, llama) = (text(ModelKind::Gpt, 64), text(ModelKind::Llama, 256));
@@ -87,7 +80,7 @@ fn cases() -> Vec<Case> {
         [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Muon].map(of);
     vec![
         Case { replica: outer, ..case(&mlp, &adamw, 8) },
-        Case { replica: in_file, ..case(&mlp, &adamw, 8) },
+        Case { replica: outer, in_file: true, ..case(&mlp, &adamw, 8) },
         case(&mlp, &sgd, 8),
         case(&mlp, &eight, 8),
         case(&cnn, &muon, 1_024),
@@ -111,9 +104,10 @@ fn train(case: &Case) {
     let trainer = LocalTrainer::new(case.local(), Box::new(data)).unwrap();
     let fragments = Fragments::new(trainer.layout().parameters(), 4).unwrap();
     let replica = (case.replica)(fragments);
-    let said = Memory::of_training(&case.local(), shape).unwrap().with_mixing(&replica);
+    let said =
+        Memory::of_training(&case.local(), shape).unwrap().with_mixing(&replica, case.in_file);
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let file = replica.slow_in_file.then(|| RoomFile::create(folder.path(), &replica).unwrap());
+    let file = case.in_file.then(|| RoomFile::create(folder.path(), &replica).unwrap());
     let mut replica =
         Replica::with_beside(Box::new(trainer), replica, Beside { noise: None, file });
     for step in 0..2 {

@@ -39,7 +39,7 @@ fn replica() -> Replica {
     let outer = Some(OuterStep::default());
     Replica::with(
         Box::new(trainer),
-        ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: None, slow_in_file: false },
+        ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: None },
     )
 }
 

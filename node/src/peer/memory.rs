@@ -6,7 +6,7 @@ use dnode_protocol::Fragments;
 use dnode_trainer::{ConfigError, LocalConfig, Memory, MomentFormat, SampleShape};
 
 use super::backend::BackendError;
-use super::rules::replica_config;
+use super::rules::{replica_config, slow_in_file};
 use crate::config::{Config, Gossip, Rule};
 
 /// What a process takes beside the model: threads, network, buffers of exchanges, the data of this
@@ -127,7 +127,9 @@ pub(crate) fn with_mixing(training: Memory, gossip: &Gossip, tail_average: f64) 
     };
     // A model of too many parameters is refused later, by that.
     match fragments {
-        Some(fragments) => training.with_mixing(&replica_config(gossip, fragments)),
+        Some(fragments) => {
+            training.with_mixing(&replica_config(gossip, fragments), slow_in_file(gossip))
+        }
         None => training,
     }
 }

@@ -106,8 +106,12 @@ pub(crate) fn replica_config(gossip: &Gossip, fragments: Fragments) -> ReplicaCo
         outer: outer(gossip),
         fragments,
         clip: (gossip.clip > 0.0).then_some(gossip.clip as f32),
-        slow_in_file: gossip.slow_in_file,
     }
+}
+
+/// Whether slow weights lie in a file; not where there are none.
+pub(crate) fn slow_in_file(gossip: &Gossip) -> bool {
+    gossip.slow_in_file && outer(gossip).is_some()
 }
 
 /// What is done to the progress of commits, if anything, with randomness of the operating system.

@@ -10,7 +10,7 @@ use rand::Rng;
 use super::JoinError;
 use super::about::about;
 use super::memory::with_mixing;
-use super::rules::{commit_noise, replica_config};
+use super::rules::{commit_noise, replica_config, slow_in_file};
 use crate::config::Config;
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::Identity;
@@ -43,7 +43,8 @@ pub(super) fn replica(
         let takes = with_mixing(memory, &config.gossip, config.node.tail_average);
         tracing::info!("this run takes {takes} of memory");
     }
-    let file = form.slow_in_file.then(|| RoomFile::create(dir.path(), &form)).transpose();
+    let file =
+        slow_in_file(&config.gossip).then(|| RoomFile::create(dir.path(), &form)).transpose();
     let file = file.map_err(|source| JoinError::SlowFile(dir.path().to_owned(), source))?;
     let beside = Beside { noise: commit_noise(&config.gossip), file };
     let mut replica = Replica::with_beside(trainer, form, beside);

@@ -72,7 +72,7 @@ pub(super) fn replica(
         }
     };
     let fragments = fragments(variant, trainer.layout().parameters())?;
-    let config = ReplicaConfig { mixer, outer, fragments, clip: None, slow_in_file: false };
+    let config = ReplicaConfig { mixer, outer, fragments, clip: None };
     let beside = Beside { noise: noise(variant, seed, peer), file: None };
     Ok(Replica::with_beside(trainer, config, beside))
 }

@@ -83,8 +83,7 @@ fn mixed(mixer: Mixer, outer: Option<OuterStep>, steps: u64) -> Replica {
     let parameters = layout.parameters();
     let x = (0..parameters).map(|i| (i as f32 * 0.1).sin()).collect();
     let plain = Plain { layout, x, moments: [vec![0.0; parameters], vec![0.0]] };
-    let config =
-        ReplicaConfig { mixer, outer, fragments: fragments(), clip: None, slow_in_file: false };
+    let config = ReplicaConfig { mixer, outer, fragments: fragments(), clip: None };
     let mut replica = Replica::with(Box::new(plain), config);
     for step in 0..steps {
         replica.step(StepId::alone(step)).unwrap();

@@ -30,9 +30,6 @@ pub struct ReplicaConfig {
     pub fragments: Fragments,
     /// Clipping radius of exchanges, multiple of the running average of `‖d‖`; `None`: no clipping.
     pub clip: Option<f32>,
-    /// Whether slow weights, outer momentum and sums of contributions lie in a file
-    /// ([`RoomFile`](crate::RoomFile)) in place of memory.
-    pub slow_in_file: bool,
 }
 
 /// What a replica has beside its trainer and its configuration.
@@ -41,7 +38,7 @@ pub struct Beside {
     /// What is done to the progress of each commit before anything is made of it that others may get. The
     /// weights are kept in host memory then.
     pub noise: Option<CommitNoise>,
-    /// Where slow weights lie, if [`ReplicaConfig::slow_in_file`] says so.
+    /// Where slow weights, their momentum and sums of contributions lie, if not in memory.
     pub file: Option<RoomFile>,
 }
 
@@ -56,8 +53,9 @@ impl ReplicaConfig {
         }
     }
 
-    /// Bytes that a replica keeps in host memory for meeting others, beside its trainer.
-    pub(crate) fn mixing_bytes(&self) -> u64 {
+    /// Bytes that a replica keeps in host memory for meeting others, beside its trainer and a
+    /// [`RoomFile`], where it has one.
+    pub(crate) fn mixing_bytes(&self, in_file: bool) -> u64 {
         let parameters = self.fragments.parameters() as u64;
         let slow = if self.outer_step().is_some() { 8 } else { 0 };
         let (sums, other) = match self.mixer {
@@ -65,7 +63,7 @@ impl ReplicaConfig {
             // Accumulators; the lead, and what codes have left out.
             Mixer::DeltaSet { feedback, .. } => (8, if feedback { 8 } else { 4 }),
         };
-        let in_memory = if self.slow_in_file { other } else { slow + sums + other };
+        let in_memory = if in_file { other } else { slow + sums + other };
         let elements = self.shown_elements();
         let shown = if elements <= SHOWN_ELEMENTS_MAX { 4 * elements as u64 } else { 0 };
         in_memory * parameters + shown

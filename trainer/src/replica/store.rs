@@ -110,10 +110,9 @@ impl HostStore {
     /// Begins at the live weights; where the mixer rounds φ, they follow.
     ///
     /// # Panics
-    /// When slow weights are to lie in a file and there is none, or one for another replica.
+    /// When the file is of another replica.
     pub(super) fn new(live: &mut Live, config: &ReplicaConfig, file: Option<RoomFile>) -> Self {
-        let ReplicaConfig { mixer, fragments, clip, slow_in_file, .. } = *config;
-        assert_eq!(slow_in_file, file.is_some(), "a file for slow weights that are to lie in one");
+        let ReplicaConfig { mixer, fragments, clip, .. } = *config;
         let outer = config.outer_step();
         let (parameters, count) = (fragments.parameters(), fragments.count());
         let (slow, sums) = file.map(|file| (file.slow, file.sums)).unzip();

@@ -303,11 +303,10 @@ fn slow_weights_in_a_file_are_those_in_memory_to_the_last_bit() {
     let folder = tempfile::tempdir().unwrap();
     let sums = Mixer::DeltaSet { codec: Codec::Int4, feedback: true };
     for mixer in [Mixer::Exchange, sums] {
-        let of = |slow_in_file| {
+        let of = |in_file: bool| {
             let fragments = Fragments::new(25, 3).unwrap();
-            let config =
-                ReplicaConfig { mixer, outer: Some(OUTER), fragments, clip: None, slow_in_file };
-            let file = slow_in_file.then(|| RoomFile::create(folder.path(), &config).unwrap());
+            let config = ReplicaConfig { mixer, outer: Some(OUTER), fragments, clip: None };
+            let file = in_file.then(|| RoomFile::create(folder.path(), &config).unwrap());
             Replica::with_beside(probe(values(25, 0.6)).0, config, Beside { noise: None, file })
         };
         let mut both = [of(false), of(true)];

@@ -36,13 +36,7 @@ fn moments(trainer: &LocalTrainer) -> Vec<f32> {
 fn replica(optimizer: OptimizerKind, seed: u64, steps: u64) -> Replica {
     let trainer = trainer(configured(optimizer, seed));
     let fragments = Fragments::with_moments(trainer.layout().parameters(), FRAGMENTS).unwrap();
-    let config = ReplicaConfig {
-        mixer: Mixer::Exchange,
-        outer: None,
-        fragments,
-        clip: None,
-        slow_in_file: false,
-    };
+    let config = ReplicaConfig { mixer: Mixer::Exchange, outer: None, fragments, clip: None };
     let mut replica = Replica::with(Box::new(trainer), config);
     for step in 0..steps {
         replica.step(StepId::alone(step)).unwrap();

@@ -65,10 +65,7 @@ fn trainer(seed: u64) -> LocalTrainer {
 
 fn replica(trainer: Box<dyn Trainer>, outer: Option<OuterStep>) -> Replica {
     let fragments = Fragments::new(trainer.layout().parameters(), FRAGMENTS).unwrap();
-    Replica::with(
-        trainer,
-        ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: None, slow_in_file: false },
-    )
+    Replica::with(trainer, ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: None })
 }
 
 /// The weights after each round of steps, exchanges and commits with a peer on the host.

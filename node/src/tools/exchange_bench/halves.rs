@@ -95,8 +95,5 @@ fn replica(apart: f32, elements: usize) -> Replica {
     let fragments = Fragments::new(FRAGMENTS * elements, FRAGMENTS);
     let fragments = fragments.expect("fragments of a legal length");
     let (mixer, outer) = (Mixer::Exchange, Some(OuterStep::default()));
-    Replica::with(
-        Box::new(trainer),
-        ReplicaConfig { mixer, outer, fragments, clip: None, slow_in_file: false },
-    )
+    Replica::with(Box::new(trainer), ReplicaConfig { mixer, outer, fragments, clip: None })
 }

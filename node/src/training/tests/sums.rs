@@ -55,13 +55,7 @@ fn sum(busy: Option<mpsc::Receiver<()>>) -> (Replica, mpsc::Receiver<()>) {
     let counter =
         Counter { layout: layout(), x: [0.0; 2], slope: 1.0, batch: 8, busy, measures: None };
     let mixer = Mixer::DeltaSet { codec: Codec::F32, feedback: false };
-    let config = ReplicaConfig {
-        mixer,
-        outer: None,
-        fragments: fragments(),
-        clip: None,
-        slow_in_file: false,
-    };
+    let config = ReplicaConfig { mixer, outer: None, fragments: fragments(), clip: None };
     (Replica::with(Box::new(Announced(counter, begins)), config), begun)
 }
 

@@ -39,13 +39,7 @@ impl Shrink {
         let mut layout = ParameterLayout::new();
         layout.push("weights", &[LEN]).unwrap();
         let fragments = Fragments::new(LEN, FRAGMENTS).unwrap();
-        let config = ReplicaConfig {
-            mixer: Mixer::Exchange,
-            outer,
-            fragments,
-            clip: None,
-            slow_in_file: false,
-        };
+        let config = ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip: None };
         Replica::with(Box::new(Self { layout, place }), config)
     }
 

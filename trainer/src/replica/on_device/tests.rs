@@ -101,7 +101,7 @@ impl Case {
     fn config(&self) -> ReplicaConfig {
         let fragments = Fragments::new(LEN, self.fragments).unwrap();
         let Self { outer, clip, .. } = *self;
-        ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip, slow_in_file: false }
+        ReplicaConfig { mixer: Mixer::Exchange, outer, fragments, clip }
     }
 
     fn on_host(&self, salt: f32) -> Replica {
@@ -377,23 +377,24 @@ fn other_mixers_leave_the_device_alone() {
 fn commits_with_noise_and_slow_weights_in_a_file_are_made_on_the_host_with_its_bits() {
     let case = Case { outer: Some(OUTER), clip: None, reply: Codec::Int4, fragments: 3 };
     let folder = tempfile::tempdir().unwrap();
-    let in_file = ReplicaConfig { slow_in_file: true, ..case.config() };
     let noise =
         || Beside { noise: Some(CommitNoise::new(0.5, 1.0, NoiseSeed([9; 32]))), file: None };
-    let file =
-        || Beside { noise: None, file: Some(RoomFile::create(folder.path(), &in_file).unwrap()) };
-    for (config, beside, what) in [
-        (case.config(), &noise as &dyn Fn() -> Beside, "noise added, in host memory"),
-        (in_file, &file, "slow weights in a file"),
+    let file = || Beside {
+        noise: None,
+        file: Some(RoomFile::create(folder.path(), &case.config()).unwrap()),
+    };
+    for (beside, what) in [
+        (&noise as &dyn Fn() -> Beside, "noise added, in host memory"),
+        (&file, "slow weights in a file"),
     ] {
         let order: Arc<dyn Device> = Arc::new(TestDevice::new());
         let first = values(LEN, 0.0);
         let weights = TestWeights::new(&order, &first);
         let trainer = OnDevice { probe: probe(first).0, device: order, weights };
-        let replica = Replica::with_beside(Box::new(trainer), config, beside());
+        let replica = Replica::with_beside(Box::new(trainer), case.config(), beside());
         let why = replica.stays_on_device().unwrap_err();
         assert!(why.to_string().contains(what), "{why}");
-        let host = Replica::with_beside(probe(values(LEN, 0.0)).0, config, beside());
+        let host = Replica::with_beside(probe(values(LEN, 0.0)).0, case.config(), beside());
         assert!(run(case, replica) == run(case, host));
     }
 }

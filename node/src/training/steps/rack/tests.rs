@@ -86,7 +86,6 @@ impl Rank {
             outer: Some(OuterStep { learning_rate: 0.5, momentum: 0.5 }),
             fragments: Fragments::new(PARAMETERS, 1).unwrap(),
             clip: None,
-            slow_in_file: false,
         };
         let mut replica = Replica::with(Box::new(slope), config);
         let mailbox = Mailbox::new(&commands);
