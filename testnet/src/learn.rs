@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! Experiment ── SimulatedCase ──▶ every variant and seed: gossip (cores in a World) or sync (exact) ──▶ Outcome (JSON)
-//!                                                                              └──▶ table (Markdown)
+//!                                                                              └──▶ table (Markdown), gaps (SVG)
 //! ```
 
 mod case;
+mod gaps;
 mod gossip;
 mod misbehaviour;
 mod outcome;
@@ -17,6 +18,7 @@ mod table;
 mod tail;
 
 pub use case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
+pub use gaps::gaps;
 pub use misbehaviour::{Misbehaviour, Wrong};
 pub use outcome::{Outcome, Point, Quality};
 pub use table::table;

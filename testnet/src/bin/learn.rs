@@ -7,7 +7,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use dnode_testnet::experiment::Experiment;
-use dnode_testnet::learn::{LearnError, Outcome, SimulatedCase, SimulatedVariant, run, table};
+use dnode_testnet::learn::{
+    LearnError, Outcome, SimulatedCase, SimulatedVariant, gaps, run, table,
+};
 use dnode_testnet::scenario::Scenario;
 
 /// Run an experiment; what is in the output folder already is not run again.
@@ -37,6 +39,9 @@ struct Arguments {
     /// Run nothing, print the table of what is there.
     #[arg(long)]
     table: bool,
+    /// Plot the gap of each rule over the lengths of the runs, or over the sizes of the models, as SVG.
+    #[arg(long, value_name = "FILE")]
+    gaps: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -60,6 +65,7 @@ fn learn(arguments: &Arguments) -> Result<(), LearnError> {
     }
     let cases = SimulatedCase::all(&experiment, data)?;
     let several = cases.len() > 1;
+    let mut all = Vec::new();
     for mut case in cases {
         if let Some(path) = &arguments.scenario {
             case = case.under(Scenario::parse(&dnode_testnet::file::text(path)?)?)?;
@@ -68,6 +74,10 @@ fn learn(arguments: &Arguments) -> Result<(), LearnError> {
         let outcomes = outcomes(arguments, &case, &folder)?;
         let head = if several { format!("\n{}\n\n", case.name) } else { String::new() };
         let _ = write!(io::stdout(), "{head}{}", table(&case, &outcomes));
+        all.push((case, outcomes));
+    }
+    if let Some(path) = &arguments.gaps {
+        fs::write(path, gaps(&all)?).map_err(|reason| file("write", path, reason))?;
     }
     Ok(())
 }

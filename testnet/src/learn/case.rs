@@ -67,6 +67,18 @@ pub enum MixingName {
     DeltaSet,
 }
 
+impl MixingName {
+    /// As it is written.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all-reduce",
+            Self::GossipOuter => "gossip-outer",
+            Self::Pairwise => "pairwise",
+            Self::DeltaSet => "delta-set",
+        }
+    }
+}
+
 /// One way to average: the settings `gossip.*` that the simulator knows, by the product's names.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -209,6 +221,9 @@ pub enum LearnError {
         /// The reason.
         reason: std::io::Error,
     },
+    /// The plot of the gaps.
+    #[error(transparent)]
+    Plot(#[from] crate::report::plot::PlotError),
 }
 
 /// Most peers of a case; each holds a model, its gradient and its optimizer's state.

@@ -198,6 +198,12 @@ fn distance(replicas: &[Vec<f32>], mean: &[f32]) -> f64 {
 }
 
 impl Outcome {
+    /// How much higher the loss of the mean model is at the end than that of `reference`, percent.
+    #[must_use]
+    pub fn gap_to(&self, reference: &Self) -> f64 {
+        100.0 * (self.last.mean_model / reference.last.mean_model - 1.0)
+    }
+
     /// Virtual seconds after which the mean model's loss stays at or below `loss` on the curve,
     /// between two points by a straight line; `None` if it never gets there.
     #[must_use]

@@ -12,7 +12,7 @@ type Column = (&'static str, usize, fn(&Outcome, &Outcome) -> Option<f64>);
 /// Of language models: losses.
 const LOSSES: [Column; 4] = [
     ("loss of the mean model", 4, |own, _| Some(own.last.mean_model)),
-    ("gap, %", 2, |own, first| Some(100.0 * (own.last.mean_model / first.last.mean_model - 1.0))),
+    ("gap, %", 2, |own, first| Some(own.gap_to(first))),
     ("worst peer above it", 4, |own, _| Some(own.last.worst() - own.last.mean_model)),
     ("after settling", 4, |own, _| {
         own.settled.as_ref().map(|settled| settled.worst() - settled.mean_model)
