@@ -19,6 +19,9 @@ use crate::tensors::Tensors;
 
 /// A tensor as Python tells it: name, shape, form of its numbers, address, number of elements.
 type Described = (String, Vec<usize>, String, usize, usize);
+/// A model as Python tells it: its tensors; where they are parts of one vector on a CUDA device, its number
+/// and the vector's address; where the mirrors of their first moments are; what may be called.
+type Model = (Vec<Described>, Option<(usize, u64)>, Vec<usize>, Py<PyAny>);
 /// What a step tells: membership, own steps, steps of the run, steps until the next commit, whether a
 /// parameter was moved.
 type Told = (&'static str, u64, u64, u64, bool);
@@ -52,19 +55,18 @@ impl Drop for Node {
 
 #[pymethods]
 impl Node {
-    /// Joins the run of this name, with `section.key=value` settings and these tensors, and where they are
-    /// parts of one vector on a CUDA device, its number and the vector's address. `options`: a
-    /// ticket, what else is agreed, whether to resume, whether a failure of the node ends the loop. Waits until the
+    /// Joins the run of this name, with `section.key=value` settings and this model. `options`: a ticket,
+    /// what else is agreed, whether to resume, whether a failure of the node ends the loop. Waits until the
     /// first step may be taken.
     #[new]
     fn new(
         py: Python<'_>,
         run: String,
         settings: Vec<String>,
-        tensors: (Vec<Described>, Option<(usize, u64)>, Py<PyAny>),
+        model: Model,
         options: (Option<String>, Vec<(String, String)>, bool, bool),
     ) -> PyResult<Self> {
-        let (tensors, on_device, callbacks) = tensors;
+        let (tensors, on_device, moments, callbacks) = model;
         let (ticket, agreed, resume, fails_loop) = options;
         let ticket = ticket.map(|text| found(&text)).transpose()?;
         let (config, steps_given) = configuration(&settings)?;
@@ -80,7 +82,8 @@ impl Node {
             .map(|(_, _, form, address, elements)| (form, address, elements))
             .collect();
         let parameters = Tensors::new(&described, Callbacks::new(callbacks))
-            .ok_or_else(|| Error::new_err("a form of numbers is not known"))?;
+            .ok_or_else(|| Error::new_err("a form of numbers is not known"))?
+            .with_moments(&moments);
         let parameters = match on_device {
             Some(place) => {
                 parameters.on_device(place).map_err(|error| Error::new_err(error.to_string()))?

@@ -136,6 +136,15 @@ impl Tensor {
         }
     }
 
+    /// As [`Tensor::read`]; of a mirror that could not be filled NaN, which no peer takes.
+    fn show(&mut self, part: Range<usize>, out: &mut [f32]) {
+        if self.form == Form::Mirror && !self.fetched {
+            out.fill(f32::NAN);
+        } else {
+            self.read(part, out);
+        }
+    }
+
     fn displace(&mut self, part: Range<usize>, delta: &[f32], weight: f32) {
         let mut moves = delta.iter().map(|delta| weight * delta);
         let mut next = || moves.next().unwrap_or(0.0);
@@ -189,6 +198,8 @@ impl OnDevice {
 #[derive(Debug)]
 pub(crate) struct Tensors {
     tensors: RefCell<Vec<Tensor>>,
+    /// Mirrors of the optimizer's first moments, one for each tensor; none where they are not averaged.
+    moments: RefCell<Vec<Tensor>>,
     /// Where they are parts of one vector, that; they are not reached one by one then.
     on_device: Option<OnDevice>,
     callbacks: Callbacks,
@@ -207,7 +218,17 @@ impl Tensors {
             Tensor::new(form, *address, range)
         });
         let tensors = RefCell::new(tensors.collect::<Option<Vec<_>>>()?);
-        Some(Self { tensors, on_device: None, callbacks, moved: false })
+        let moments = RefCell::default();
+        Some(Self { tensors, moments, on_device: None, callbacks, moved: false })
+    }
+
+    /// The same, whose optimizer's first moments have mirrors at these addresses.
+    pub(crate) fn with_moments(mut self, mirrors: &[usize]) -> Self {
+        let ranges = self.tensors.get_mut().iter().map(|tensor| tensor.range.clone());
+        let moments = mirrors.iter().zip(ranges);
+        let moments = moments.filter_map(|(address, range)| Tensor::new("mirror", *address, range));
+        self.moments = RefCell::new(moments.collect());
+        self
     }
 
     /// The same where the tensors are parts of one vector of f32 on CUDA device `index`, which begins at
@@ -239,16 +260,35 @@ impl Tensors {
     fn visit(
         &self,
         range: &Range<usize>,
+        visit: impl FnMut(&mut Tensor, Range<usize>, Range<usize>),
+    ) {
+        self.visit_of((&mut self.tensors.borrow_mut(), 0), range, visit);
+    }
+
+    /// The same with moments.
+    fn visit_moments(
+        &self,
+        range: &Range<usize>,
+        visit: impl FnMut(&mut Tensor, Range<usize>, Range<usize>),
+    ) {
+        // Python numbers them after the tensors.
+        let before = self.tensors.borrow().len();
+        self.visit_of((&mut self.moments.borrow_mut(), before), range, visit);
+    }
+
+    fn visit_of(
+        &self,
+        (tensors, before): (&mut [Tensor], usize),
+        range: &Range<usize>,
         mut visit: impl FnMut(&mut Tensor, Range<usize>, Range<usize>),
     ) {
-        let mut tensors = self.tensors.borrow_mut();
         let first = tensors.partition_point(|tensor| tensor.range.end <= range.start);
         for (index, tensor) in tensors.iter_mut().enumerate().skip(first) {
             if tensor.range.start >= range.end {
                 break;
             }
             if tensor.form == Form::Mirror && !tensor.fetched {
-                tensor.fetched = self.callbacks.fetch(index);
+                tensor.fetched = self.callbacks.fetch(before + index);
             }
             let (start, end) =
                 (tensor.range.start.max(range.start), tensor.range.end.min(range.end));
@@ -263,14 +303,7 @@ impl Parameters for Tensors {
         if let Some(on_device) = &self.on_device {
             return on_device.read(range, out);
         }
-        self.visit(&range, |tensor, own, part| {
-            if tensor.form == Form::Mirror && !tensor.fetched {
-                // No peer takes such numbers.
-                out[part].fill(f32::NAN);
-            } else {
-                tensor.read(own, &mut out[part]);
-            }
-        });
+        self.visit(&range, |tensor, own, part| tensor.show(own, &mut out[part]));
     }
 
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
@@ -281,6 +314,21 @@ impl Parameters for Tensors {
         self.visit(&range, |tensor, own, part| {
             tensor.moved = true;
             tensor.displace(own, &delta[part], weight);
+        });
+    }
+
+    fn share_moments(&mut self) -> bool {
+        !self.moments.get_mut().is_empty()
+    }
+
+    fn read_moments(&self, range: Range<usize>, out: &mut [f32]) {
+        self.visit_moments(&range, |moment, own, part| moment.show(own, &mut out[part]));
+    }
+
+    fn displace_moments(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        self.visit_moments(&range, |moment, own, part| {
+            moment.moved = true;
+            moment.displace(own, &delta[part], weight);
         });
     }
 
@@ -295,7 +343,8 @@ impl Parameters for Tensors {
     }
 
     fn hand_back(&mut self) {
-        for (index, tensor) in self.tensors.get_mut().iter_mut().enumerate() {
+        let all = self.tensors.get_mut().iter_mut().chain(self.moments.get_mut());
+        for (index, tensor) in all.enumerate() {
             if tensor.form == Form::Mirror && tensor.moved && tensor.fetched {
                 self.callbacks.store(index);
             }

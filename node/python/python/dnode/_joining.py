@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from dnode import _launch, _native, _state
-from dnode._options import Options
+from dnode._options import Options, keys
 
 #: A tensor as the Rust side is told it: name, shape, form of its numbers, address, number of elements.
 Described = tuple[str, Sequence[int], str, int, int]
 #: What the Rust side is told of a model: its tensors; where they are parts of one vector on a CUDA device, its
-#: number and the vector's address; what it may call.
-Model = tuple[Sequence[Described], Optional[tuple[int, int]], object]
+#: number and the vector's address; where the mirrors of their first moments are, if those are averaged; what it may
+#: call.
+Model = tuple[Sequence[Described], Optional[tuple[int, int]], Sequence[int], object]
 #: What a step is told: membership, own steps, steps of the run, steps until the next commit, whether a weight
 #: was moved.
 Told = tuple[str, int, int, int, bool]
@@ -39,6 +40,12 @@ class Joining:
     def resumes(self) -> bool:
         """Whether it goes on from a checkpoint."""
         return self.resume is not False
+
+    @property
+    def moments(self) -> bool:
+        """Whether the optimizer's first moments are averaged (``gossip.moments``)."""
+        asked = keys(self.settings, self.config).get("gossip.moments", False)
+        return str(asked).lower() == "true"
 
     def node(self, model: Model) -> tuple[_native.Node, Optional[str]]:
         """Joins; returns the node and its temporary folder, if it has one.

@@ -17,8 +17,8 @@ class Node:
         cls,
         run: str,
         settings: Sequence[str],
-        tensors: tuple[
-            Sequence[tuple[str, Sequence[int], str, int, int]], Optional[tuple[int, int]], object
+        model: tuple[
+            Sequence[tuple[str, Sequence[int], str, int, int]], Optional[tuple[int, int]], Sequence[int], object
         ],
         options: tuple[Optional[str], Sequence[tuple[str, str]], bool, bool],
     ) -> Node: ...

@@ -37,27 +37,35 @@ _SHORT = {
 }
 
 
+def keys(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """What was given, by ``section.key``.
+
+    :raises ConfigError: where an argument is not known.
+    """
+    given: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in _SECTIONS and isinstance(value, dict):
+            given.update({f"{name}.{key}": it for key, it in value.items()})
+        elif name in _SHORT:
+            given[_SHORT[name]] = value
+        else:
+            known = ", ".join(sorted([*_SHORT, *_SECTIONS]))
+            raise ConfigError(f"join has no argument {name}; there are: {known}, and config")
+    given.update(config)
+    return {key: value for key, value in given.items() if value is not None}
+
+
 class Options:
     """Settings as the Rust side reads them, and the temporary folder if there is one."""
 
     def __init__(self, settings: dict[str, Any], config: dict[str, Any]) -> None:
-        keys: dict[str, Any] = {}
-        for name, value in settings.items():
-            if name in _SECTIONS and isinstance(value, dict):
-                keys.update({f"{name}.{key}": it for key, it in value.items()})
-            elif name in _SHORT:
-                keys[_SHORT[name]] = value
-            else:
-                known = ", ".join(sorted([*_SHORT, *_SECTIONS]))
-                raise ConfigError(f"join has no argument {name}; there are: {known}, and config")
-        keys.update(config)
-        keys = {key: value for key, value in keys.items() if value is not None}
+        given = keys(settings, config)
         self.temporary: Optional[str] = None
-        if "node.data_dir" not in keys:
+        if "node.data_dir" not in given:
             self.temporary = tempfile.mkdtemp(prefix="dnode-")
-            keys["node.data_dir"] = self.temporary
-        self.data_dir = Path(keys["node.data_dir"])
-        self.texts = [f"{key}={_toml(value)}" for key, value in keys.items()]
+            given["node.data_dir"] = self.temporary
+        self.data_dir = Path(given["node.data_dir"])
+        self.texts = [f"{key}={_toml(value)}" for key, value in given.items()]
 
 
 def _toml(value: Any) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch.distributed
 
     from dnode._group import Link
+    from dnode._moments import Moment
 
 T = TypeVar("T")
 
@@ -58,8 +59,9 @@ def join(
     :param model: any module. Its trained parameters are exchanged: those that require a gradient and,
         with an ``optimizer``, are among its parameters; tied ones once. Their names and shapes are part
         of the run's identity. Where all of them are f32 on one CUDA device they become views of one
-        vector there.
-    :param optimizer: its learning rate is reported and its state is part of checkpoints.
+        vector there, but for ``gossip.moments``.
+    :param optimizer: its learning rate is reported, its state is part of checkpoints, and ``gossip.moments``
+        averages its first moments.
     :param run: the run's name; peers of other runs are refused.
     :param bootstrap: addresses of live members, or a ticket; none for the first peer.
     :param ticket: the ticket of a closed run, or ``@`` and the file that holds it; without one, what the
@@ -138,7 +140,7 @@ class Swarm:
         joining: Joining,
         rest: "tuple[str, Optional[torch.distributed.ProcessGroup]]",
     ) -> None:
-        from dnode import _torch, _vector
+        from dnode import _moments, _torch, _vector
 
         buffers, process_group = rest
         self._run, self._raises = joining.run, joining.raises
@@ -150,7 +152,10 @@ class Swarm:
             self._link = Link(process_group)
         host = _torch.Host() if self._link is None else _torch.Host(self._link.size, self._link.speaks)
         self._tensors = _torch.collect(model, optimizer, buffers, host)
-        self._vector = _vector.of(self._tensors) if host.speaks else None
+        self._moments: "list[Moment]" = []
+        if joining.moments:
+            self._moments = _moments.of(self._tensors, optimizer, self._link is not None)
+        self._vector = _vector.of(self._tensors) if host.speaks and not self._moments else None
         if self._vector is None:
             for tensor in self._tensors:
                 tensor.reflect()
@@ -159,7 +164,7 @@ class Swarm:
         self._addresses = [tensor.data_ptr() for tensor in self._reached]
         self._seen = 0
         self._outcome: Optional[dict[str, Any]] = None
-        own = _torch.Callbacks(self._tensors, optimizer, host.speaks)
+        own = _torch.Callbacks(self._tensors, optimizer, host.speaks, self._moments)
         callbacks = own if self._link is None else self._link.bind(own)
         self._held: Optional[_native.Node] = None
         self._temporary: Optional[str] = None
@@ -178,7 +183,8 @@ class Swarm:
             (it.name, it.shape, it.form, it.reached.data_ptr(), it.tensor.numel()) for it in self._tensors
         ]
         place = None if self._vector is None else self._vector.place
-        self._held, self._temporary = joining.node((described, place, callbacks))
+        mirrors = [it.mirror.data_ptr() for it in self._moments]
+        self._held, self._temporary = joining.node((described, place, mirrors, callbacks))
         membership, index, position, until_commit, moved = self._held.next_step()
         # Ranks may have begun with other weights than rank 0.
         return membership, index, position, until_commit, moved or self._link is not None

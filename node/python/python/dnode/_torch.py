@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import re
 from dataclasses import dataclass
-from typing import Any, Iterable, Optional
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence, Union
 
 import torch
 
 from dnode import _parts
 from dnode._native import ConfigError, Error
+
+if TYPE_CHECKING:
+    from dnode._moments import Moment
 
 #: Prefixes that wrappers put before the names of a model's own parameters.
 _WRAPPERS = re.compile(r"(^|\.)(_orig_mod|module|_fsdp_wrapped_module)(?=\.)")
@@ -229,18 +232,24 @@ class Callbacks:
     """What the Rust side calls while the loop waits in a call of the swarm."""
 
     def __init__(
-        self, tensors: list[Tensor], optimizer: Optional[torch.optim.Optimizer], speaks: bool = True
+        self,
+        tensors: list[Tensor],
+        optimizer: Optional[torch.optim.Optimizer],
+        speaks: bool = True,
+        moments: "Sequence[Moment]" = (),
     ) -> None:
         self.tensors = tensors
+        # Moments are numbered after the tensors.
+        self._mirrored: "list[Union[Tensor, Moment]]" = [*tensors, *moments]
         self._optimizer = optimizer
         self._speaks = speaks
         self._names = {id(it.tensor): it.name for it in tensors}
 
     def fetch(self, index: int) -> None:
-        self.tensors[index].fetch()
+        self._mirrored[index].fetch()
 
     def store(self, index: int) -> None:
-        self.tensors[index].store()
+        self._mirrored[index].store()
 
     def save(self) -> list[tuple[str, bytes]]:
         """The optimizer's state in f32, by ``parameter.key``, and the learning rates."""
