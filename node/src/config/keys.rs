@@ -268,7 +268,7 @@ section! {
             .by("gossip.rule", &each_rule([NO, NO, "true", NO, NO]))
             .must(),
         /// whether the optimizer's first moments (momentum) are averaged together with the weights;
-        /// twice the bytes
+        /// two to three times the bytes; for labels that differ from peer to peer, and for many peers
         moments: bool = key(Kind::Flag)
             .default("false").must().only("gossip.rule", &["pairwise"]),
         /// what the two ends of an exchange weigh: the same, or as many samples as go into their

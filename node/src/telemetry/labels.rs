@@ -16,9 +16,8 @@ fn advice(share: &DataShare) -> Option<String> {
     let distance = share.label_distance.filter(|distance| *distance > LABEL_DISTANCE_MAX)?;
     Some(format!(
         "{:.0} % of this peer's samples would need other labels to be like the held-out data: peers of \
-         unlike labels pull apart between exchanges, and the loss suffers; least with gossip.rule=delta-set, \
-         optimizer.kind=sgd and optimizer.learning_rate=0.05 (docs/operations.md, \"Which rule and which \
-         optimizer\")",
+         unlike labels pull apart between exchanges, and the loss suffers; least with gossip.moments=true \
+         and optimizer.kind=muon (docs/operations.md, \"Which rule and which optimizer\")",
         100.0 * distance
     ))
 }
