@@ -9,6 +9,7 @@ mod groups;
 mod host;
 mod lifecycle;
 mod refusal;
+mod relay;
 mod removals;
 mod telemetry;
 mod tensors;
@@ -37,6 +38,7 @@ pub(crate) use groups::rack_name;
 use host::Host;
 use lifecycle::Lifecycle;
 pub(crate) use refusal::advice;
+pub(crate) use relay::Relay;
 pub(crate) use removals::Removals;
 pub use telemetry::ADDRESS_FILE;
 #[cfg(feature = "otel")]
@@ -286,7 +288,9 @@ impl Driver {
             }
             NetworkEvent::NoMember { why } => self.on_no_member(why),
             NetworkEvent::Copied { .. } => self.bootstrap.settle(),
-            NetworkEvent::CopiedPeer { .. }
+            NetworkEvent::RelayUp { .. } => self.bootstrap.on_relay(),
+            NetworkEvent::RelayDown { .. }
+            | NetworkEvent::CopiedPeer { .. }
             | NetworkEvent::Listening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }

@@ -8,6 +8,7 @@ pub mod membership;
 pub(crate) mod memory;
 mod network;
 mod outcome;
+pub(crate) mod relay;
 pub(crate) mod rules;
 mod share;
 mod starting;
@@ -19,9 +20,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent, unix_time};
+use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent, role_of, unix_time};
 use dnode_protocol::RunSpec;
-use dnode_protocol::invitation::{Pass, Revocation};
+use dnode_protocol::invitation::{Pass, Revocation, Role};
 use dnode_protocol::membership::{RunSecret, Ticket};
 use dnode_trainer::checkpoint::CheckpointError;
 use dnode_trainer::{TrainError, Trainer};
@@ -158,6 +159,16 @@ pub enum JoinError {
         "average moments with a trainer that does not share its optimizer's: leave out gossip.moments, or implement Trainer::share_moments"
     )]
     Moments,
+    /// The invitation does not let this peer train.
+    #[error(
+        "the invitation is for the role {0}, whose holder trains nothing: start `dnode join` with it, or ask an owner of the run for one of the role train"
+    )]
+    Role(Role),
+    /// A relay was told to relay for nobody.
+    #[error(
+        "a relay that relays for nobody: leave out network.relay=off and network.nat=off, or set network.relay=on where others can dial this peer"
+    )]
+    RelaysNot,
     /// The rule averages gradients, which this trainer does not hand out.
     #[error(
         "all-reduce needs a trainer whose step can be split: choose another gossip.rule, or implement Trainer::split"
@@ -244,6 +255,8 @@ impl JoinError {
             | Self::ParametersWithMoments(_)
             | Self::Moments
             | Self::Identity(_)
+            | Self::Role(_)
+            | Self::RelaysNot
             | Self::SplitForAllReduce
             | Self::SplitForRack
             | Self::Gossip(_)
@@ -381,6 +394,10 @@ fn enter(config: &Config, run: &RunSpec, given: Option<Ticket>) -> Result<Entere
     let by_hand = given.as_ref().map(|ticket| ticket.secret().clone());
     let secret = membership::settle(config, by_hand, (&dir, began))?;
     let member = membership::take_in(&dir, &identity, (given.as_ref(), before))?;
+    let role = member.as_ref().map_or(Role::Train, |(pass, _)| role_of(pass.chain()));
+    if role < Role::Train {
+        return Err(JoinError::Role(role));
+    }
     Ok((dir, identity, secret, member))
 }
 

@@ -25,6 +25,7 @@ use crate::exchange_bench;
 use crate::identity::Identity;
 use crate::link_bench::{self, LinkError};
 use crate::membership::{self, MembershipError};
+use crate::peer::relay::relay_until;
 use crate::progress::Significant;
 use crate::tools::audit::{self, AuditError};
 use crate::tools::choices::{self, ChoicesError};
@@ -34,6 +35,7 @@ use crate::top::{self, TopError};
 use crate::view::figure;
 use crate::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, error_text};
 use dnode_network::{DirectConfig, Multiaddr};
+use dnode_protocol::invitation::Role;
 use dnode_trainer::{ExportError, Exported, GenerateError, Generation, checkpoint};
 
 /// Exit status of a wrong command line or configuration.
@@ -202,13 +204,17 @@ fn run(join: &Join) -> Result<(), Failure> {
     if join.exit_with_stdin {
         crate::signals::end_with_stdin().map_err(Failure::Thread)?;
     }
+    let ticket = join.ticket(&config)?;
+    if membership::role(&config, ticket.as_ref())? == Role::Relay {
+        let peer = relay_until(config, ticket, stop)?;
+        return print(&format!("{}: relayed until it was stopped\n", peer.short()));
+    }
     let mut trainer = crate::backend::trainer(&config)?;
     let digest = if config.model.lacks_weights() {
         Err("its weights are to come from other peers".to_owned())
     } else {
         check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string())
     };
-    let ticket = join.ticket(&config)?;
     let options = Options::new(config);
     let options = Options { resume: join.resume, digest, steps_given, ticket, ..options };
     match crate::join_until(options, trainer, stop) {

@@ -51,7 +51,12 @@ impl Admission {
         self.pass.as_ref().map_or_else(Vec::new, |pass| pass.chain().to_bytes())
     }
 
-    /// Judges the chain that a peer shows.
+    /// What this peer itself may do.
+    pub(crate) fn own_role(&self) -> Role {
+        self.pass.as_ref().map_or(Role::Train, |pass| role_of(pass.chain()))
+    }
+
+    /// Judges the chain that a peer shows, and says what it lets the peer do.
     ///
     /// An error names what is wrong, as a difference between this peer and that one.
     pub(crate) fn judge(
@@ -59,15 +64,15 @@ impl Admission {
         peer: PeerId,
         chain: &[u8],
         now_s: u64,
-    ) -> Result<(), RunDifference> {
-        let Some(pass) = &self.pass else { return Ok(()) };
+    ) -> Result<Role, RunDifference> {
+        let Some(pass) = &self.pass else { return Ok(Role::Train) };
         let judged = self.verdict(pass, &peer, chain, now_s);
         match judged {
-            Ok(chain) => {
+            Ok((chain, role)) => {
                 self.count(&chain, peer, now_s);
                 self.members.insert(peer, chain);
                 self.turned_away.remove(&peer);
-                Ok(())
+                Ok(role)
             }
             Err(theirs) => {
                 self.turned_away.insert(peer);
@@ -82,14 +87,14 @@ impl Admission {
         peer: &PeerId,
         chain: &[u8],
         now_s: u64,
-    ) -> Result<Chain, String> {
+    ) -> Result<(Chain, Role), String> {
         let chain = if chain.is_empty() { Ok(Chain::default()) } else { Chain::from_bytes(chain) };
         let chain = chain.map_err(|error| error.to_string())?;
         let member = chain.verify(pass.owners(), peer, now_s).map_err(|error| error.to_string())?;
         if let Some(statement) = self.revocations.revokes(&chain) {
             return Err(removed(statement));
         }
-        if member.role < Role::Train {
+        if member.role == Role::Observe {
             return Err(format!("the invitation is for the role {}", member.role));
         }
         let over = pairs(&chain).any(|(invitation, holder)| {
@@ -100,7 +105,7 @@ impl Admission {
                     by.len() >= usize::from(grant.uses) && !by.contains(&holder)
                 })
         });
-        if over { Err("the invitation is used up".to_owned()) } else { Ok(chain) }
+        if over { Err("the invitation is used up".to_owned()) } else { Ok((chain, member.role)) }
     }
 
     /// Counts the use of each invitation of a chain.
@@ -226,6 +231,12 @@ fn ended(chain: &Chain, now_s: u64) -> Option<String> {
     (now_s > not_after_s).then(|| ChainError::Expired { not_after_s }.to_string())
 }
 
+/// What a chain that holds lets its holder do; an owner's is empty.
+#[must_use]
+pub fn role_of(chain: &Chain) -> Role {
+    chain.last().map_or(Role::Train, |last| last.role)
+}
+
 /// That a statement takes something back, in words.
 fn removed(statement: &Revocation) -> String {
     let by = statement.issuer().short();
@@ -287,11 +298,26 @@ mod tests {
         assert_eq!(says(5, &Chain::default(), 150), missing);
         assert!(says(5, &chain(4, 0, Role::Train), 150).contains("that of another peer"));
         assert!(says(4, &chain(4, 0, Role::Train), 201).contains("has expired"));
-        assert!(says(4, &chain(4, 0, Role::Observe), 150).contains("for the role observe"));
         assert!(admission.take_turned_away(key(5).peer()));
         assert!(!admission.take_turned_away(key(5).peer()));
         let mut without = Admission::default();
         assert_eq!(judge(&mut without, 5, &Chain::default(), 150), None);
+    }
+
+    #[test]
+    fn a_chain_says_what_its_holder_may_do() {
+        let mut admission = admission(&chain(3, 0, Role::Relay));
+        assert_eq!(admission.own_role(), Role::Relay);
+        for role in [Role::Relay, Role::Train] {
+            let shown = chain(4, 0, role).to_bytes();
+            assert_eq!(admission.judge(key(4).peer(), &shown, 150).unwrap(), role);
+        }
+        // An owner may do everything, and so may everybody in a run without owners.
+        let owner = admission.judge(key(1).peer(), &Chain::default().to_bytes(), 150);
+        assert_eq!(owner.unwrap(), Role::Train);
+        let mut without = Admission::default();
+        assert_eq!(without.own_role(), Role::Train);
+        assert_eq!(without.judge(key(5).peer(), &[], 150).unwrap(), Role::Train);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use dnode_direct::Channel;
 use dnode_protocol::frame::TensorHeader;
-use dnode_protocol::invitation::Revocation;
+use dnode_protocol::invitation::{Revocation, Role};
 use dnode_protocol::{Message, PeerId, RunDifference};
 use dnode_quic::Buffers;
 use libp2p::Multiaddr;
@@ -177,10 +177,29 @@ pub enum NetworkEvent {
         address: Multiaddr,
         /// Which start of its process it is.
         incarnation: u64,
+        /// What it may do: train, or observe.
+        role: Role,
         /// Over which transport it is reached.
         connection: Connection,
         /// Which settings differ that should agree, seen from here.
         differences: Vec<RunDifference>,
+    },
+    /// A member of the run is connected, and it or this peer only relays. Nothing but who was removed
+    /// is said between the two.
+    RelayUp {
+        /// The member.
+        peer: PeerId,
+        /// The other end of the connection.
+        address: Multiaddr,
+        /// What it may do.
+        role: Role,
+    },
+    /// Such a member is no longer connected.
+    RelayDown {
+        /// The member.
+        peer: PeerId,
+        /// Why.
+        reason: DownReason,
     },
     /// A peer is no longer connected.
     PeerDown {

@@ -37,6 +37,8 @@ pub(crate) struct Entry {
     /// Round-trip times: the last one and the shortest one. A busy machine hardly lengthens the shortest
     /// one.
     pub(crate) rtt: Option<(Duration, Duration)>,
+    /// Whether it or this peer only relays: nothing of the training is sent to it.
+    pub(crate) aside: bool,
 }
 
 /// What the network's task and its handles share.
@@ -283,7 +285,8 @@ impl NetworkHandle {
         which: impl Fn(&Entry) -> &mpsc::Sender<Outgoing>,
     ) -> Result<mpsc::Sender<Outgoing>, SendError> {
         let peers = self.shared.peers();
-        let entry = peers.get(&peer).ok_or(SendError::NotConnected(peer))?;
+        let entry = peers.get(&peer).filter(|entry| !entry.aside);
+        let entry = entry.ok_or(SendError::NotConnected(peer))?;
         Ok(which(entry).clone())
     }
 
@@ -385,7 +388,16 @@ impl NetworkHandle {
         })
     }
 
-    /// The connected peers.
+    /// Takes leave of all that are connected, relays included.
+    pub fn say_goodbye(&self) {
+        let Ok(frame) = encode_control(&Message::Goodbye) else { return };
+        for entry in self.shared.peers().values() {
+            // The queue is full or gone: the end of the connection says the same.
+            let _ = entry.control.try_send(Outgoing::Control(frame.clone()));
+        }
+    }
+
+    /// The connected peers with which this one has to do.
     #[must_use]
     pub fn peers(&self) -> Vec<PeerStatus> {
         let status = |(peer, entry): (&PeerId, &Entry)| PeerStatus {
@@ -397,7 +409,8 @@ impl NetworkHandle {
             rtt: entry.rtt.map(|(last, _)| last),
             bytes: entry.traffic.bytes(),
         };
-        self.shared.peers().iter().map(status).collect()
+        let peers = self.shared.peers();
+        peers.iter().filter(|(_, entry)| !entry.aside).map(status).collect()
     }
 
     /// Counts bytes that travelled to and from peers outside the network's own connections.

@@ -67,6 +67,10 @@ pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 6;
 /// Connections beyond those of peers: libp2p nodes of other kinds, and peers being looked up.
 pub(crate) const STRANGERS_MAX: u32 = 16;
 
+/// Members that do not train and are connected, relays and observers: they take no place of a peer, and are
+/// few in a run.
+pub(crate) const GUESTS_MAX: usize = 16;
+
 /// Connections that are being established, each way; a handshake costs about a millisecond of CPU.
 pub(crate) const PENDING_CONNECTIONS_MAX: u32 = 64;
 

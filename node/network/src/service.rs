@@ -162,7 +162,7 @@ impl Service {
             no_direct_path(peer, until, context, &mut self.discovery);
         }
         // A later session can be in the map only if this one was removed from it.
-        let was_up = ended.was_up;
+        let (was_up, aside) = (ended.was_up, ended.is_aside());
         if was_up {
             context.shared.peers().remove(&peer);
             context.shared.slots().remove(&peer);
@@ -170,7 +170,11 @@ impl Service {
         ended.end().await;
         if was_up && !context.is_stopping() {
             tracing::debug!(%peer, %reason, "peer down");
-            context.outbox.report(NetworkEvent::PeerDown { peer, reason });
+            context.outbox.report(if aside {
+                NetworkEvent::RelayDown { peer, reason }
+            } else {
+                NetworkEvent::PeerDown { peer, reason }
+            });
         }
     }
 

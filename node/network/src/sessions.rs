@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use dnode_direct::Direct;
 use dnode_protocol::frame::encode_control;
+use dnode_protocol::invitation::Role;
 use dnode_protocol::{Message, PeerId, RunDifference};
 use dnode_quic::Bulk;
 use libp2p::swarm::ConnectionId;
@@ -20,7 +21,7 @@ use crate::context::Context;
 use crate::event::{Connection, NetworkEvent};
 use crate::handle::Entry;
 use crate::io::report::{Origin, Outgoing, Via};
-use crate::limits::{MOVE_MAX, PUNCHING_MAX, REFUSE_LINGER, RELAYED_MAX};
+use crate::limits::{GUESTS_MAX, MOVE_MAX, PUNCHING_MAX, REFUSE_LINGER, RELAYED_MAX};
 use crate::slots::{Issued, Verdict};
 use crate::swarm::streams::{Path, StreamKind};
 use session::Session;
@@ -50,9 +51,43 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
+    /// Whether one of the two only relays.
+    pub(crate) const fn is_aside(&self) -> bool {
+        self.session.part.aside
+    }
+
     /// Ends every task. After that no reader delivers anything.
     pub(crate) async fn end(self) {
         self.session.end().await;
+    }
+}
+
+/// What a peer has to do with this one, by the chain that it has shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// By which invitation it came, in a run with owners.
+    pub(crate) invitation: Option<Issued>,
+    pub(crate) role: Role,
+    /// Whether one of the two only relays: they tell each other who was removed, and nothing else.
+    pub(crate) aside: bool,
+}
+
+impl Part {
+    /// Whether it is one of the peers with which this one may exchange, which have places.
+    const fn has_place(&self) -> bool {
+        matches!(self.role, Role::Train) && !self.aside
+    }
+
+    /// Whether there is room for one of those that have no places, beside so many that do not train.
+    fn place_beside(&self, guests: usize) -> Verdict {
+        let full = self.role < Role::Train && guests >= GUESTS_MAX;
+        if full { Verdict::Full } else { Verdict::Free }
+    }
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self { invitation: None, role: Role::Train, aside: false }
     }
 }
 
@@ -111,11 +146,19 @@ impl Sessions {
         self.sessions.get(&peer)?.address.as_ref()
     }
 
+    /// Whether a peer is up and one of those with which this peer has to do.
+    pub(crate) fn exchanges(&self, peer: PeerId) -> bool {
+        self.sessions.get(&peer).is_some_and(|session| session.is_up() && !session.part.aside)
+    }
+
     /// Number of peers in the handshake or done with it, without those with which no tensors can be
-    /// exchanged.
+    /// exchanged and those that do not train.
     pub(crate) fn active(&self) -> usize {
-        let counts =
-            |session: &&Session| matches!(session.stage, Stage::Greeting(_) | Stage::Up(_));
+        let counts = |session: &&Session| match session.stage {
+            Stage::Greeting(_) => true,
+            Stage::Up(_) => session.part.role == Role::Train,
+            Stage::Relayed(..) | Stage::Refusing(_) => false,
+        };
         self.sessions.values().filter(counts).count()
     }
 
@@ -186,8 +229,12 @@ impl Sessions {
         let known = context.shared.peers().get_mut(&peer).map(|entry| {
             let least = entry.rtt.map_or(rtt, |(_, least)| least.min(rtt));
             entry.rtt = Some((rtt, least));
+            entry.aside
         });
-        if known.is_some() {
+        if let Some(aside) = known {
+            if aside {
+                return;
+            }
             context.outbox.report(NetworkEvent::RoundTrip { peer, rtt });
         } else if let Some(session) = self.sessions.get_mut(&peer) {
             // The first ping ends before the hello arrives, and the next one comes much later.
@@ -216,11 +263,11 @@ impl Sessions {
         peer: PeerId,
         hello: (u64, ConnectionId),
         differences: Option<Vec<RunDifference>>,
-        invitation: Option<Issued>,
+        part: Part,
     ) {
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.hello = Some(hello);
-            session.invitation = invitation;
+            session.part = part;
             if let Some(differences) = differences {
                 session.differences = differences;
             }
@@ -242,13 +289,19 @@ impl Sessions {
         context: &mut Context,
     ) {
         if let Some(session) = self.sessions.get_mut(&peer) {
-            context.outbox.release(session.releases(connection));
+            if session.part.aside {
+                session.withhold();
+            } else {
+                context.outbox.release(session.releases(connection));
+            }
         }
     }
 
     /// Reports the peer up once its hello has matched, the control stream to it is open, and tensors can
     /// be exchanged.
     pub(crate) fn complete(&mut self, peer: PeerId, context: &mut Context) -> Completion {
+        let guests = |session: &&Session| session.is_up() && session.part.role < Role::Train;
+        let guests = self.sessions.values().filter(guests).count();
         let Some(session) = self.sessions.get_mut(&peer) else {
             return Completion::Waits;
         };
@@ -271,8 +324,13 @@ impl Sessions {
             }
             return Completion::Waits;
         }
-        let (guest, now) = (session.guest(), Instant::now());
-        match context.shared.slots().judge(&guest, now) {
+        let (guest, now, part) = (session.guest(), Instant::now(), session.part);
+        let verdict = if part.has_place() {
+            context.shared.slots().judge(&guest, now)
+        } else {
+            part.place_beside(guests)
+        };
+        match verdict {
             Verdict::Free => {}
             Verdict::InsteadOf(other) => return Completion::InsteadOf(other),
             Verdict::Full => {
@@ -296,16 +354,14 @@ impl Sessions {
             connection: kind,
             carrier: None,
             rtt: session.round_trip.map(|least| (least, least)),
+            aside: part.aside,
         };
-        let releases = session.releases(connection);
-        let differences = std::mem::take(&mut session.differences);
-        context.shared.slots().insert(&guest, now);
+        if part.has_place() {
+            context.shared.slots().insert(&guest, now);
+        }
         context.shared.peers().insert(peer, entry);
-        tracing::debug!(%peer, %address, "peer up");
-        let connection = kind;
-        let event = NetworkEvent::PeerUp { peer, address, incarnation, connection, differences };
-        context.outbox.report(event);
-        context.outbox.release(releases);
+        tracing::debug!(%peer, %address, role = %part.role, "peer up");
+        report_up(session, (address, kind), (incarnation, connection), context);
         Completion::Up(incarnation)
     }
 
@@ -393,4 +449,24 @@ impl Sessions {
         });
         late.collect()
     }
+}
+
+/// Reports a peer up, at `address`, and lets it be heard, unless one of the two only relays.
+fn report_up(
+    session: &mut Session,
+    (address, connection): (Multiaddr, Connection),
+    (incarnation, greeted): (u64, ConnectionId),
+    context: &mut Context,
+) {
+    let Part { role, aside, .. } = session.part;
+    let peer = session.peer;
+    if aside {
+        session.withhold();
+        context.outbox.report(NetworkEvent::RelayUp { peer, address, role });
+        return;
+    }
+    let differences = std::mem::take(&mut session.differences);
+    let event = NetworkEvent::PeerUp { peer, address, incarnation, role, connection, differences };
+    context.outbox.report(event);
+    context.outbox.release(session.releases(greeted));
 }

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use crate::config::{NatConfig, NetworkConfig, NetworkError, RelayMode};
 use crate::limits::{
     CIRCUIT_BYTES, CIRCUIT_LIFE, CIRCUIT_OPEN_MAX, CIRCUITS_MAX, CIRCUITS_PER_PEER_MAX,
-    CONNECTIONS_PER_PEER_MAX, IDLE_CONNECTION, KAD_PROVIDED_KEYS_MAX, KAD_PROVIDER_TTL,
+    CONNECTIONS_PER_PEER_MAX, GUESTS_MAX, IDLE_CONNECTION, KAD_PROVIDED_KEYS_MAX, KAD_PROVIDER_TTL,
     KAD_PROVIDERS_MAX, KAD_QUERY_TIMEOUT, KAD_RECORDS_MAX, KAD_VALUE_BYTES_MAX, KNOWN_PEERS_MAX,
     PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PROBE_INTERVAL, PROBES_MAX,
     RESERVATIONS_MAX, STRANGERS_MAX, TCP_OPEN_MAX,
@@ -188,7 +188,8 @@ fn behaviour(
     let traverse = config.nat.traverse;
     let peers = u32::try_from(config.peers_max).unwrap_or(u32::MAX);
     // Two peers that dial each other at the same time have two connections for a moment.
-    let established = peers.saturating_mul(2).saturating_add(STRANGERS_MAX);
+    let others = STRANGERS_MAX + GUESTS_MAX as u32;
+    let established = peers.saturating_mul(2).saturating_add(others);
     let limits = connection_limits::ConnectionLimits::default()
         .with_max_pending_incoming(Some(PENDING_CONNECTIONS_MAX))
         .with_max_pending_outgoing(Some(PENDING_CONNECTIONS_MAX))

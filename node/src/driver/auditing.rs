@@ -102,7 +102,10 @@ impl Auditing {
                 let (peer, by_us) = (*peer, *by_us);
                 self.caused(Entry::Denied(Denied { peer, by_us, field, ours, theirs }));
             }
-            NetworkEvent::Listening { .. }
+            // Who relays takes no part in the training.
+            NetworkEvent::RelayUp { .. }
+            | NetworkEvent::RelayDown { .. }
+            | NetworkEvent::Listening { .. }
             | NetworkEvent::Revocations { .. }
             | NetworkEvent::NoMember { .. }
             | NetworkEvent::SocketBuffers { .. }

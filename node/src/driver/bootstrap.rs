@@ -39,6 +39,11 @@ impl Bootstrap {
         self.met = true;
     }
 
+    /// A relay of the run has answered: others are found through it, which takes its time.
+    pub(super) const fn on_relay(&mut self) {
+        self.told = true;
+    }
+
     /// Whether a peer of the run was ever met.
     pub(super) const fn has_met(&self) -> bool {
         self.met

@@ -97,7 +97,7 @@ impl Host {
     /// Takes leave of all neighbours.
     pub(super) fn say_goodbye(&mut self) {
         self.telemetry.leaving(&self.core);
-        self.peers().into_iter().for_each(|peer| self.tell(peer, &Message::Goodbye));
+        self.network.say_goodbye();
     }
 
     /// Whether the core lets this peer train.

@@ -193,6 +193,14 @@ impl Telemetry {
                 }
                 self.event("peer-up", &peer.to_string());
             }
+            NetworkEvent::RelayUp { peer, address, .. } => {
+                tracing::info!(peer = %peer.short(), %address, "a relay of the run is connected");
+                self.event("relay-up", &peer.to_string());
+            }
+            NetworkEvent::RelayDown { peer, reason } => {
+                tracing::info!(peer = %peer.short(), %reason, "a relay of the run is gone");
+                self.event("relay-down", &format!("{peer}: {reason}"));
+            }
             NetworkEvent::PeerDown { peer, reason } => {
                 tracing::info!(peer = %peer.short(), name = self.viewing.name(peer), %reason, "peer down");
                 self.event("peer-down", &format!("{peer}: {reason}"));

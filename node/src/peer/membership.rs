@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use dnode_network::{Multiaddr, unix_s};
-use dnode_protocol::invitation::{ChainError, Grant, Pass, Revocation, Revocations};
+use dnode_network::{Multiaddr, role_of, unix_s};
+use dnode_protocol::invitation::{ChainError, Grant, Pass, Revocation, Revocations, Role};
 use dnode_protocol::limits::TICKET_TEXT_BYTES_MAX;
 use dnode_protocol::membership::{Invitation, RunSecret, Ticket, TicketError};
 use rand::Rng as _;
@@ -56,6 +56,11 @@ pub enum MembershipError {
     /// The invitation does not let this machine in.
     #[error("{0}: ask an owner of the run for a new invitation, which `dnode invite` prints")]
     Invitation(ChainError),
+    /// No address of a member is known.
+    #[error(
+        "no address of a member is known: name one with --bootstrap, or use an invitation that holds one"
+    )]
+    NobodyToAsk,
     /// This machine was removed from the run.
     #[error("{0}: ask an owner of the run for a new invitation, or choose another --data-dir")]
     Removed(String),
@@ -148,6 +153,25 @@ pub fn to_ask(
         given => given.map(|ticket| ticket.secret().clone()),
     };
     Ok((config, secret))
+}
+
+/// What this peer may do in its run: what the invitation in the ticket says, else the one that the data
+/// directory holds. Everything in a run without owners.
+///
+/// # Errors
+/// [`MembershipError`].
+pub fn role(config: &Config, ticket: Option<&Ticket>) -> Result<Role, MembershipError> {
+    let folder = &config.node.data_dir;
+    let given = given(config, ticket.cloned())?;
+    if let Some(invitation) = given.as_ref().and_then(Ticket::invitation) {
+        return Ok(role_of(invitation.pass.chain()));
+    }
+    let other = |given: &Ticket| Ok(secret::load(folder)?.as_ref() != Some(given.secret()));
+    if given.as_ref().map_or(Ok::<_, DataDirError>(false), other)? {
+        // The ticket is of another run than the data directory was.
+        return Ok(Role::Train);
+    }
+    Ok(pass::load(folder)?.map_or(Role::Train, |pass| role_of(pass.chain())))
 }
 
 /// The secret of this peer's run; `None` when the run is open. It is kept in the data directory.

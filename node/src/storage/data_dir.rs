@@ -144,10 +144,22 @@ impl DataDir {
     /// # Errors
     /// [`DataDirError::OtherRun`] names the differing field.
     pub fn bind(&self, run: &RunSpec) -> Result<(), DataDirError> {
-        let path = self.path.join(RUN_FILE);
-        let Some(text) = read(&path)? else {
+        let Some(bound) = self.bound()? else {
+            let path = self.path.join(RUN_FILE);
             return write_atomic(&path, binding_text(run).as_bytes(), 0o644);
         };
+        run.difference(&bound).map_or(Ok(()), |difference| {
+            Err(DataDirError::OtherRun { path: self.path.clone(), difference })
+        })
+    }
+
+    /// The run to which the directory is bound, if it is to any.
+    ///
+    /// # Errors
+    /// [`DataDirError`].
+    pub fn bound(&self) -> Result<Option<RunSpec>, DataDirError> {
+        let path = self.path.join(RUN_FILE);
+        let Some(text) = read(&path)? else { return Ok(None) };
         let damaged = || DataDirError::Damaged {
             path: path.clone(),
             found: excerpt(&text),
@@ -155,10 +167,7 @@ impl DataDir {
         };
         let binding: RunBinding = serde_json::from_str(&text).map_err(|_| damaged())?;
         let fields = binding.fields.into_iter().map(|(name, value)| RunField { name, value });
-        let bound = RunSpec::new(fields.collect()).map_err(|_| damaged())?;
-        run.difference(&bound).map_or(Ok(()), |difference| {
-            Err(DataDirError::OtherRun { path: self.path.clone(), difference })
-        })
+        RunSpec::new(fields.collect()).map(Some).map_err(|_| damaged())
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) enum MembersError {
         limit: String,
     },
     /// No dnode takes this role yet.
-    #[error("--role {0} is not built yet: members refuse all but train")]
+    #[error("--role {0} is not built yet: members refuse it; give train or relay")]
     Role(Role),
     /// No address is known to put into a ticket.
     #[error(
@@ -182,7 +182,7 @@ pub(crate) fn create(folder: &Path, owners: &[String]) -> Result<String, Members
 /// # Errors
 /// [`MembersError`].
 pub(crate) fn invite(folder: &Path, wanted: &Wanted<'_>) -> Result<(String, String), MembersError> {
-    if wanted.role != Role::Train {
+    if wanted.role == Role::Observe {
         return Err(MembersError::Role(wanted.role));
     }
     let bad = || MembersError::Expires(wanted.expires.to_owned());

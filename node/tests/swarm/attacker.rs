@@ -197,6 +197,8 @@ impl Acting {
             | NetworkEvent::Copied { .. }
             | NetworkEvent::CopiedPeer { .. }
             | NetworkEvent::NotLetIn { .. }
+            | NetworkEvent::RelayUp { .. }
+            | NetworkEvent::RelayDown { .. }
             | NetworkEvent::RoundTrip { .. } => {}
         }
     }

@@ -15,14 +15,14 @@ const LONG: [&str; 6] =
 /// Stated in docs/operations.md: the owner's peer looks once a second, and two hops are nothing.
 const OUT_WITHIN: Duration = Duration::from_secs(5);
 
-fn start(root: &TempDir, name: &str, words: &[&str]) -> Peer {
+pub(crate) fn start(root: &TempDir, name: &str, words: &[&str]) -> Peer {
     let mut program = Command::new(PROGRAM);
     program.env_remove("DNODE_SECRET");
     Peer::run_alone(root, name, program, &[&["--listen", LOOPBACK], &LONG[..], words].concat())
 }
 
 /// Status, standard output and last line of standard error of a command.
-fn run(folder: &Path, words: &[&str]) -> (i32, String, String) {
+pub(crate) fn run(folder: &Path, words: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(PROGRAM);
     command.args(words).current_dir(folder).env_remove("DNODE_SECRET").stdin(Stdio::null());
     let output = command.output().unwrap();
@@ -44,7 +44,7 @@ fn refused(root: &TempDir, name: &str, words: &[&str]) -> String {
 }
 
 /// The file of an invitation.
-fn invite(root: &TempDir, name: &str, words: &[&str]) -> String {
+pub(crate) fn invite(root: &TempDir, name: &str, words: &[&str]) -> String {
     let (status, ticket, told) =
         run(root.path(), &[&["invite", "--data-dir", "owner/data"], words].concat());
     assert_eq!(status, 0, "{told}");

@@ -31,6 +31,7 @@ mod page;
 mod privacy;
 mod process;
 mod rack;
+mod roles;
 mod settings;
 mod stranger;
 mod stuck;

@@ -190,6 +190,8 @@ fn told(event: &NetworkEvent) -> [usize; 3] {
         | NetworkEvent::Copied { .. }
         | NetworkEvent::CopiedPeer { .. }
         | NetworkEvent::PathLost { .. }
+        | NetworkEvent::RelayUp { .. }
+        | NetworkEvent::RelayDown { .. }
         | NetworkEvent::RoundTrip { .. } => [0; 3],
     }
 }

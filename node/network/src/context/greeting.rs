@@ -35,12 +35,14 @@ impl Greeting {
         Told { micros: ask::now(), digest: self.digest.clone(), hello: self.hello.clone() }
     }
 
-    /// In what settings another peer differs; an error when the difference keeps the two apart.
+    /// In what settings another peer differs; an error when the difference keeps the two apart. `trains`:
+    /// whether both of them train. Where one does not, settings do not matter.
     pub(crate) fn compare(
         &self,
         [run, settings]: &[RunSpec; 2],
+        trains: bool,
     ) -> Result<Vec<RunDifference>, RunDifference> {
         self.run.difference(run).map_or(Ok(()), Err)?;
-        self.settings.compare(settings)
+        if trains { self.settings.compare(settings) } else { Ok(Vec::new()) }
     }
 }

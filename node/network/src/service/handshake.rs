@@ -1,6 +1,7 @@
 //! Handles what the tasks of a session report: the handshake, and the ends of readers and writers.
 
 use dnode_protocol::frame::encode_control;
+use dnode_protocol::invitation::Role;
 use dnode_protocol::{Message, PeerId, RunSpec};
 use libp2p::Stream;
 use libp2p::futures::AsyncWriteExt as _;
@@ -13,7 +14,7 @@ use crate::copies::{COPY, IDENTITY, difference, words};
 use crate::event::{DownReason, NetworkEvent};
 use crate::io::report::{Origin, Outgoing, ReaderEnd, SessionEvent, Via};
 use crate::limits::{FULL_BACK_OFF, HELLO_TIMEOUT, PUT_OUT_BACK_OFF};
-use crate::sessions::{Completion, Late, Stage};
+use crate::sessions::{Completion, Late, Part, Stage};
 use crate::swarm::streams::StreamKind;
 use crate::unix_s;
 
@@ -73,9 +74,13 @@ impl Service {
         let peer = origin.peer;
         // Whoever is not invited is not told how the run is set up either.
         let judged = self.admission.judge(peer, chain, unix_s());
-        let judged = judged.and_then(|()| self.context.greeting.compare(specs));
-        let differences = match judged {
-            Ok(differences) => differences,
+        let own = self.admission.own_role();
+        let judged = judged.and_then(|role| {
+            let differences = self.context.greeting.compare(specs, role.min(own) == Role::Train)?;
+            Ok((role, differences))
+        });
+        let (role, differences) = match judged {
+            Ok(judged) => judged,
             Err(difference) => {
                 // An honest peer that was removed leaves when it sees who has signed that.
                 if let Some(statements) = self.admission.against(chain)
@@ -92,17 +97,17 @@ impl Service {
             return;
         };
         let hello = (incarnation, connection);
+        let invitation = self.admission.invitation(peer);
+        let part = Part { invitation, role, aside: role.min(own) == Role::Relay };
         match stage {
             Stage::Greeting(_) => {
                 if !self.refuse_older(peer, connection, incarnation) {
-                    let invitation = self.admission.invitation(peer);
-                    self.sessions.on_hello(peer, hello, Some(differences), invitation);
+                    self.sessions.on_hello(peer, hello, Some(differences), part);
                     self.complete(peer).await;
                 }
             }
             Stage::Relayed(known, _) if known == incarnation => {
-                let invitation = self.admission.invitation(peer);
-                self.sessions.on_hello(peer, hello, None, invitation);
+                self.sessions.on_hello(peer, hello, None, part);
                 self.complete(peer).await;
             }
             Stage::Up(known) if known == incarnation => {

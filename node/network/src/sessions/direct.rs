@@ -151,7 +151,7 @@ impl Sessions {
             Arrival::Path(path) => path,
             Arrival::Channel(channel) => {
                 let peer = from_libp2p(channel.peer());
-                if let Some(peer) = peer.filter(|peer| self.is_up(*peer)) {
+                if let Some(peer) = peer.filter(|peer| self.exchanges(*peer)) {
                     context.outbox.report(NetworkEvent::Channel { peer, channel });
                 }
                 return;

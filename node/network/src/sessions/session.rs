@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::Part;
 use super::search::Search;
 use crate::address::ip;
 use crate::event::{Carrier, NetworkEvent};
@@ -26,7 +27,7 @@ use crate::limits::{
     BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, CONTROL_QUEUE_MAX, DIRECT_READERS_MAX,
     HELLO_TIMEOUT,
 };
-use crate::slots::{Guest, Issued};
+use crate::slots::Guest;
 use crate::swarm::streams::{Path, StreamKind};
 
 /// How far a session has come.
@@ -111,8 +112,8 @@ pub(super) struct Session {
     pub(super) copy: bool,
     /// Whether this peer has made the first connection.
     pub(super) dialled: bool,
-    /// By which invitation the peer came, in a run with owners.
-    pub(super) invitation: Option<Issued>,
+    /// What the peer has to do with this one, once it has greeted.
+    pub(super) part: Part,
     /// The rate that a relay lets through, where tensors pass one.
     pub(super) circuit: Option<Arc<Rate>>,
     /// Number of bulk connections that were opened; [`BULK_ATTEMPTS_MAX`] when the peer cannot have any.
@@ -149,7 +150,7 @@ impl Session {
             round_trip: None,
             copy: false,
             dialled: false,
-            invitation: None,
+            part: Part::default(),
             circuit: None,
             bulk_attempts: 0,
             streams: 0,
@@ -166,7 +167,7 @@ impl Session {
 
     /// The peer, as one that asks for a place.
     pub(super) fn guest(&self) -> Guest {
-        let (peer, dialled, invitation) = (self.peer, self.dialled, self.invitation);
+        let (peer, dialled, invitation) = (self.peer, self.dialled, self.part.invitation);
         // A circuit begins with the address of its relay.
         let at = self.address.as_ref().filter(|at| Path::of(at) != Path::Relayed);
         Guest { peer, dialled, ip: at.and_then(ip), invitation }
@@ -380,7 +381,7 @@ impl Session {
         task: JoinHandle<()>,
     ) -> Option<oneshot::Sender<()>> {
         let (stream, kind, via) = (origin.stream, origin.kind, origin.via);
-        let at_once = self.is_up() && kind == StreamKind::Bulk;
+        let at_once = self.is_up() && kind == StreamKind::Bulk && !self.part.aside;
         let (now, later) = if at_once { (Some(release), None) } else { (None, Some(release)) };
         self.readers.push(ReaderTask { stream, kind, via, release: later, task });
         now

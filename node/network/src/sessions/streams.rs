@@ -24,7 +24,8 @@ impl Sessions {
         if !self.sessions.get(&peer).is_some_and(|session| session.is_idle(kind)) {
             return;
         }
-        if kind == StreamKind::Bulk && self.open_direct(peer, context) {
+        let aside = self.sessions.get(&peer).is_some_and(|session| session.part.aside);
+        if kind == StreamKind::Bulk && (aside || self.open_direct(peer, context)) {
             return;
         }
         let (Some(session), Some(id)) = (self.sessions.get_mut(&peer), to_libp2p(peer)) else {

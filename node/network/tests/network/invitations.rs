@@ -3,12 +3,14 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dnode_network::streams::StreamKind;
-use dnode_network::{DownReason, INVITATION, NetworkConfig, NetworkEvent};
-use dnode_protocol::Message;
+use dnode_network::{DownReason, INVITATION, NetworkConfig, NetworkEvent, SendError};
+use dnode_protocol::frame::encode_control;
 use dnode_protocol::invitation::{Chain, Grant, IssuerKey, Pass, Revocation, Role, Target};
+use dnode_protocol::{Message, PeerId};
 
 use crate::common::{Node, config, run_spec, start};
 use crate::raw::{Raw, hello_of, listen};
+use libp2p::futures::AsyncWriteExt as _;
 
 /// The owner's key; peers have others.
 const OWNER: u8 = 100;
@@ -34,8 +36,22 @@ fn chain(holder: u8, role: Role) -> Chain {
 }
 
 fn member(holder: u8) -> NetworkConfig {
-    let pass = Pass::new(vec![key(OWNER).peer()], chain(holder, Role::Train));
+    member_as(holder, Role::Train)
+}
+
+fn member_as(holder: u8, role: Role) -> NetworkConfig {
+    let pass = Pass::new(vec![key(OWNER).peer()], chain(holder, role));
     NetworkConfig { pass, ..config(holder) }
+}
+
+/// Waits until a relay and a member have greeted; what the other may do.
+async fn relay_up(node: &mut Node, wanted: PeerId) -> Role {
+    node.wait(|event| match event {
+        NetworkEvent::RelayUp { peer, role, .. } => (*peer == wanted).then_some(*role),
+        NetworkEvent::PeerUp { peer, .. } if *peer == wanted => panic!("a relay is no peer"),
+        _ => None,
+    })
+    .await
 }
 
 fn removal(holder: u8) -> Revocation {
@@ -91,6 +107,71 @@ async fn who_has_no_chain_or_a_wrong_one_is_refused_by_name() {
         // The first one does not let a refused peer come again at once.
         a = start(member(1)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_is_met_and_takes_no_place_and_gets_nothing_but_who_was_removed() {
+    // It has room for one peer, and other settings than the relay.
+    let mut a = start(NetworkConfig { peers_max: 1, peers_target: 1, ..member(1) }).await;
+    let mut relay = member_as(9, Role::Relay);
+    relay.bootstrap = vec![a.addresses[0].clone()];
+    let mut relay = start(relay).await;
+    assert_eq!(relay_up(&mut a, relay.id()).await, Role::Relay);
+    assert_eq!(relay_up(&mut relay, a.id()).await, Role::Train);
+    assert!(a.handle.peers().is_empty() && relay.handle.peers().is_empty());
+    let heartbeat = Message::Probe { number: 1, target: relay.id() };
+    assert!(matches!(a.handle.send(relay.id(), &heartbeat), Err(SendError::NotConnected(_))));
+    assert!(matches!(relay.handle.send(a.id(), &heartbeat), Err(SendError::NotConnected(_))));
+
+    // A newcomer that knows the relay alone finds the other by it, and has the one place.
+    let mut second = member(2);
+    second.bootstrap = vec![relay.addresses[0].clone()];
+    let mut b = start(second).await;
+    assert_eq!(relay_up(&mut b, relay.id()).await, Role::Relay);
+    b.wait_up(a.id()).await;
+    a.wait_up(b.id()).await;
+
+    // Its removal reaches it, and nobody keeps it.
+    let statement = removal(9);
+    a.handle.revoke(vec![statement.clone()]).unwrap();
+    hears_of(&mut relay, &statement).await;
+    let left = relay.wait(|event| match event {
+        NetworkEvent::NoMember { why } => Some(why.clone()),
+        _ => None,
+    });
+    assert!(left.await.contains("was removed by"));
+    for node in [&mut a, &mut b] {
+        let down = node.wait(|event| match event {
+            NetworkEvent::RelayDown { reason, .. } => Some(reason.clone()),
+            _ => None,
+        });
+        down.await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_relay_says_is_not_heard() {
+    let mut a = start(member(1)).await;
+    let mut raw = Raw::new(9);
+    let connection = raw.connect(&a.addresses[0]).await;
+    let heard = raw.control_on(connection).await;
+    let hello = hello_of(run_spec("1"), 1, 0, chain(9, Role::Relay).to_bytes());
+    let probe = Message::Probe { number: 7, target: a.id() };
+    let words =
+        [hello, encode_control(&probe).unwrap(), encode_control(&Message::Goodbye).unwrap()];
+    let mut stream = raw.say(a.id(), StreamKind::Control, &words.concat()).await;
+    let down = async {
+        stream.close().await.unwrap();
+        a.wait(|event| match event {
+            NetworkEvent::RelayDown { reason, .. } => Some(reason.clone()),
+            NetworkEvent::Message { message, .. } => panic!("{message:?}"),
+            NetworkEvent::Offence { detail, .. } => panic!("{detail}"),
+            _ => None,
+        })
+        .await
+    };
+    assert_eq!(raw.during(down).await, DownReason::Left);
+    drop(heard);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
