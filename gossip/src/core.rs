@@ -3,6 +3,7 @@
 mod dispatch;
 mod queries;
 mod steps;
+mod watching;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::membership::Membership;
 use crate::rounds::Rounds;
 use crate::staleness::Staleness;
 use crate::state_transfer::StateTransfer;
+use crate::watchers::Watchers;
 use crate::{Config, Input, Mixing, Output, SnapshotContents};
 
 /// The gossip core of one peer.
@@ -36,6 +38,7 @@ pub struct Gossip {
     transfer: StateTransfer,
     delta_set: DeltaSet,
     guard: Guard,
+    watchers: Watchers,
 }
 
 impl Gossip {
@@ -54,6 +57,7 @@ impl Gossip {
             transfer: StateTransfer::default(),
             delta_set: DeltaSet::new(fragments),
             guard: Guard::new(&context.config),
+            watchers: Watchers::default(),
             context,
         }
     }
@@ -77,6 +81,16 @@ impl Gossip {
     pub fn awaiting_model(mut self) -> Self {
         self.transfer.joiner().await_model(&mut self.context);
         self
+    }
+
+    /// Only watches: takes over the replica of its neighbours whenever they are `every` commits further, and
+    /// once more when all of them have finished. It says that it joins for as long as it is there, proposes
+    /// nothing, refuses what is proposed to it, and gives nothing to others. To be called before the first
+    /// input, and not where replicas are sums of contributions.
+    #[must_use]
+    pub fn observing(mut self, every: u64) -> Self {
+        self.context.progress.observe(every.max(1));
+        self.awaiting_model()
     }
 
     /// Goes on with a replica that contains `contents`, one entry for each fragment as

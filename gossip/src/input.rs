@@ -16,6 +16,8 @@ pub enum Offence {
     BadParameters,
     /// A snapshot whose bytes have another hash than it said.
     OtherSnapshot,
+    /// An exchange with a peer that may only observe.
+    Observer,
 }
 
 /// Why the trainer did not apply a mix; parameters are unchanged.
@@ -42,6 +44,11 @@ pub enum Input {
         peer: PeerId,
         /// Which start of its process this is.
         incarnation: u64,
+    },
+    /// The same of a peer that only observes: it is no neighbour, and is told what neighbours are told.
+    WatcherUp {
+        /// The peer.
+        peer: PeerId,
     },
     /// The last connection to the peer is gone.
     PeerDown {

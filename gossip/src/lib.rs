@@ -28,6 +28,7 @@ mod rounds;
 mod staleness;
 mod state_transfer;
 pub mod testing;
+mod watchers;
 
 pub use self::core::{Gossip, Start};
 pub use config::{Bounds, Config, ConfigError, Mixing, Policy, Weighting};

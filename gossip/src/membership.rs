@@ -236,6 +236,7 @@ impl Membership {
         let reason = match offence {
             Offence::Garbage => "it sent garbage",
             Offence::BadParameters => "it sent parameters that are not finite or out of proportion",
+            Offence::Observer => "it may only observe, and wanted to exchange",
             Offence::OtherSnapshot => "it sent a snapshot of another hash than it said",
         };
         context.output(Output::Disconnect { peer, back_off, reason });

@@ -8,6 +8,7 @@ mod error;
 mod groups;
 mod host;
 mod lifecycle;
+mod observing;
 mod refusal;
 mod relay;
 mod removals;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use dnode_gossip::{Gossip, Input};
 use dnode_network::{IDENTITY, NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
+use dnode_protocol::invitation::Role;
 use dnode_protocol::{Fragments, Message, PeerId, RunDifference};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
@@ -37,6 +39,7 @@ use groups::Groups;
 pub(crate) use groups::rack_name;
 use host::Host;
 use lifecycle::Lifecycle;
+use observing::Observing;
 pub(crate) use refusal::advice;
 pub(crate) use relay::Relay;
 pub(crate) use removals::Removals;
@@ -98,6 +101,8 @@ pub(crate) struct Driver {
     verdicts: VerdictStore,
     diagnosis: Diagnosis,
     removals: Removals,
+    /// Where this peer only watches.
+    observing: Option<Observing>,
     /// Why this peer is no member of the run any more.
     no_member: Option<String>,
     /// Network events handled since the core's deadline came.
@@ -109,6 +114,7 @@ impl Driver {
         let Parts { core, fragments, network, training, telemetry, audit, .. } = parts;
         let Parts { peer_store, verdicts, tracer, started, terms, course, removals, .. } = parts;
         let groups = Groups::new(network.peer_id(), &terms);
+        let observing = terms.observes.then(Observing::default);
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
         let host =
             Host::new((core, network), training, (telemetry, audit), (fragments, tracer), started);
@@ -122,6 +128,7 @@ impl Driver {
             verdicts,
             diagnosis: Diagnosis::new(started),
             removals,
+            observing,
             no_member: None,
             burst: 0,
         }
@@ -133,7 +140,8 @@ impl Driver {
         mut events: mpsc::Receiver<NetworkEvent>,
         mut stop: watch::Receiver<bool>,
     ) -> Result<(Box<Ending>, Telemetry), DriveError> {
-        self.host.feed(Input::Wait);
+        // Who only watches waits for nobody.
+        self.host.feed(if self.observing.is_some() { Input::Begin } else { Input::Wait });
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !self.lifecycle.is_over() {
@@ -199,7 +207,9 @@ impl Driver {
         self.peer_store.tick(Some(now));
         self.verdicts.tick(now, || self.host.core().verdicts());
         self.removals.tick(&self.host.network);
-        self.diagnosis.diagnose(&self.lifecycle, &mut self.host);
+        if self.observing.is_none() {
+            self.diagnosis.diagnose(&self.lifecycle, &mut self.host);
+        }
         if !self.lifecycle.is_interrupted()
             && let Some(addresses) = self.bootstrap.silent()
         {
@@ -220,6 +230,12 @@ impl Driver {
         if !self.lifecycle.is_waiting() {
             return self.lifecycle.advance(&mut self.host, &self.groups);
         }
+        if let Some(observing) = &mut self.observing {
+            if observing.look(&mut self.host) {
+                self.lifecycle.observed(&mut self.host, &self.groups);
+            }
+            return;
+        }
         let Some(heard) = self.lifecycle.ready(&self.host, &self.bootstrap) else { return };
         if self.lifecycle.is_synchronous() && !self.groups.form_ring(&self.host) {
             return;
@@ -236,6 +252,10 @@ impl Driver {
         let host = &mut self.host;
         host.report(&event);
         match event {
+            NetworkEvent::PeerUp { peer, role: Role::Observe, .. } => {
+                host.feed(Input::WatcherUp { peer });
+                self.course.greet(peer, host);
+            }
             NetworkEvent::PeerUp { peer, incarnation, differences, .. } => {
                 // Before anything else, so that it is known when this peer is taken for a donor.
                 self.course.on_peer_up(peer, &differences, host);
@@ -245,6 +265,10 @@ impl Driver {
                 self.course.on_peer_down(&peer);
                 host.feed(Input::PeerDown { peer });
                 self.groups.on_peer_down(&peer, host);
+            }
+            NetworkEvent::Message { from, message } if host.core().is_watched_by(&from) => {
+                // What it says of itself is shown to nobody and counts for nothing.
+                host.feed(Input::Received { from, message });
             }
             NetworkEvent::Message { from, message } => {
                 self.bootstrap.on_met();
@@ -357,10 +381,12 @@ impl Driver {
             Report::Checkpointed { saved } => {
                 lifecycle.on_saved();
                 host.telemetry.checkpointed(saved);
+                self.observing.iter_mut().for_each(|observing| observing.on_measured(host));
             }
             Report::CheckpointFailed { error } => {
                 lifecycle.on_saved();
                 host.telemetry.checkpoint_failed(&error);
+                self.observing.iter_mut().for_each(|observing| observing.on_measured(host));
             }
             Report::StepsDone => lifecycle.on_steps_done(host),
             Report::Ended(ending) => lifecycle.on_ended(ending),

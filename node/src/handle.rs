@@ -14,12 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dnode_protocol::ParameterLayout;
+use dnode_protocol::invitation::Role;
 use dnode_trainer::{Evaluation, StepId, StepReport};
 use tokio::sync::watch;
 
 use crate::config::STEPS_MAX;
 use crate::driver::DriveError;
-use crate::peer::{JoinError, Options, Outcome, join_until};
+use crate::peer::{JoinError, Options, Outcome, join_until, membership};
 use crate::telemetry::view::Snapshot;
 use hand_over::{HandOver, Handed};
 pub use parameters::Parameters;
@@ -156,6 +157,13 @@ impl<P: Parameters> Swarm<P> {
         (layout, parameters): (ParameterLayout, P),
         look: impl FnMut() -> bool + Send + 'static,
     ) -> Result<Self, SwarmError> {
+        // A loop that watches or relays has nothing to do.
+        let node_error = |error| SwarmError::Node(Arc::new(error));
+        let role = membership::role(&options.config, options.ticket.as_ref());
+        let role = role.map_err(|error| node_error(error.into()))?;
+        if role < Role::Train {
+            return Err(node_error(JoinError::Role(role)));
+        }
         let (stop, stopped) = watch::channel(false);
         let (shown, snapshots) = watch::channel(Arc::default());
         options.shown_to = Some(shown);

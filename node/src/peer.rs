@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent, role_of, unix_time};
+use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent, unix_time};
 use dnode_protocol::RunSpec;
 use dnode_protocol::invitation::{Pass, Revocation, Role};
 use dnode_protocol::membership::{RunSecret, Ticket};
@@ -37,7 +37,7 @@ use crate::peer::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::process::console::Console;
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::identity::Identity;
-use crate::storage::peer_store::{PeerStore, PeersFileError, read_peers_file};
+use crate::storage::peer_store::{PeerStore, PeersFileError};
 use crate::storage::secret;
 use crate::storage::verdict_store::VerdictStore;
 use crate::telemetry::metrics;
@@ -48,9 +48,10 @@ use crate::training::{Ending, NotSaved, Plan, TrainingThread};
 use halves::{agreed, checked};
 use membership::{MembershipError, with_ticket};
 use network::network_config;
+pub use network::with_peers_file;
 pub use outcome::{LastEvaluation, Outcome};
 use starting::{Beginning, audit as audit_log, core, metrics as metrics_of, noise, replica};
-use terms::{kept_snapshots, plan, terms};
+use terms::{kept_snapshots, observes, plan, terms};
 
 /// Threads of the runtime, for network and driver: the CPU cores are left to the trainer.
 const NETWORK_THREADS: usize = 2;
@@ -164,6 +165,11 @@ pub enum JoinError {
         "the invitation is for the role {0}, whose holder trains nothing: start `dnode join` with it, or ask an owner of the run for one of the role train"
     )]
     Role(Role),
+    /// Nobody can watch a run of this rule.
+    #[error(
+        "a run of gossip.rule = {0} cannot be observed: join one of pairwise or gossip-outer, or ask an owner of the run for an invitation of the role train"
+    )]
+    Unobserved(&'static str),
     /// A relay was told to relay for nobody.
     #[error(
         "a relay that relays for nobody: leave out network.relay=off and network.nat=off, or set network.relay=on where others can dial this peer"
@@ -257,6 +263,7 @@ impl JoinError {
             | Self::Identity(_)
             | Self::Role(_)
             | Self::RelaysNot
+            | Self::Unobserved(_)
             | Self::SplitForAllReduce
             | Self::SplitForRack
             | Self::Gossip(_)
@@ -306,6 +313,7 @@ pub async fn join(
     let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
     let (fragments, gossip) = checked(&config, trainer.as_mut())?;
     let (dir, identity, secret, member) = enter(&config, &run, given)?;
+    let observes = observes(&config, member.as_ref().map(|(pass, _)| pass))?;
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let description = trainer.describe()?;
     let from = (&dir, &run, &description);
@@ -314,7 +322,11 @@ pub async fn join(
     let lacks_weights = initial::lacks(&config.model, position);
     let (snapshots, kept) = kept_snapshots(&config, (fragments, position));
     let noise = noise(&config, &dir, position)?;
-    let plan = Plan { noise, ..plan(&config, &run, &dir, description, snapshots) };
+    let plan = Plan {
+        noise,
+        observes: observes.is_some(),
+        ..plan(&config, &run, &dir, description, snapshots)
+    };
     // It is made of this peer's gradients.
     let digest = if config.gossip.privacy_clip > 0.0 { Ok(String::new()) } else { digest };
 
@@ -346,7 +358,8 @@ pub async fn join(
     let audit = Auditing::new(log, (identity.peer(), secret.is_some()), fragments, position);
 
     let (peer_store, remembered) = PeerStore::load(dir.path());
-    let terms = Terms { remembers: !remembered.is_empty(), ..terms(&config, dir.life()) };
+    let (remembers, watches) = (!remembered.is_empty(), observes.is_some());
+    let terms = Terms { remembers, observes: watches, ..terms(&config, dir.life()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (pass, revocations) = member.unzip();
     let revocations = revocations.unwrap_or_default();
@@ -355,7 +368,11 @@ pub async fn join(
         Network::start(NetworkConfig { remembered, secret, pass, revocations, ..network })?;
     let core = core((&identity, dir.life()), gossip, (fragments, position.clock));
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
-    let core = if lacks_weights { core.awaiting_model() } else { core };
+    let core = match observes {
+        Some(every) => core.observing(every),
+        None if lacks_weights => core.awaiting_model(),
+        None => core,
+    };
     let (verdicts, held, passed) = VerdictStore::load(dir.path(), run.id());
     let core = core.holding(&held, passed);
     telemetry.still_holds(&core.verdicts());
@@ -394,10 +411,6 @@ fn enter(config: &Config, run: &RunSpec, given: Option<Ticket>) -> Result<Entere
     let by_hand = given.as_ref().map(|ticket| ticket.secret().clone());
     let secret = membership::settle(config, by_hand, (&dir, began))?;
     let member = membership::take_in(&dir, &identity, (given.as_ref(), before))?;
-    let role = member.as_ref().map_or(Role::Train, |(pass, _)| role_of(pass.chain()));
-    if role < Role::Train {
-        return Err(JoinError::Role(role));
-    }
     Ok((dir, identity, secret, member))
 }
 
@@ -473,16 +486,4 @@ pub fn join_until(
     // A training thread that does not stop must not keep the process alive.
     runtime.shutdown_background();
     outcome
-}
-
-/// The configuration with the addresses of its peers file.
-///
-/// # Errors
-/// [`JoinError`] when the file cannot be used.
-pub fn with_peers_file(mut config: Config) -> Result<Config, JoinError> {
-    if let Some(path) = &config.network.peers_file {
-        let listed = read_peers_file(path)?;
-        config.network.bootstrap.extend(listed);
-    }
-    Ok(config)
 }

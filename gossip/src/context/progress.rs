@@ -33,6 +33,8 @@ pub(crate) struct Progress {
     /// The process is about to leave.
     leaving: bool,
     replacing: Option<Replacing>,
+    /// This peer only watches; how many commits the others do between two of its looks.
+    observes: Option<u64>,
 }
 
 impl Progress {
@@ -47,6 +49,7 @@ impl Progress {
             finished: false,
             leaving: false,
             replacing: None,
+            observes: None,
         }
     }
 
@@ -92,9 +95,20 @@ impl Progress {
         self.replacing.is_some()
     }
 
+    /// Where this peer only watches, how many commits the others do between two of its looks.
+    pub(crate) const fn observes(&self) -> Option<u64> {
+        self.observes
+    }
+
+    /// This peer only watches.
+    pub(crate) const fn observe(&mut self, every: u64) {
+        self.observes = Some(every);
+    }
+
     /// What neighbours are told that this peer is doing.
     pub(crate) const fn phase(&self) -> Phase {
         match (self.replacing, self.finished) {
+            _ if self.observes.is_some() => Phase::Joining,
             (Some(Replacing::Replica), _) => Phase::Joining,
             (_, true) => Phase::Finished,
             (_, false) => Phase::Training,

@@ -21,9 +21,15 @@ use crate::{
 
 impl Gossip {
     pub(super) fn on_input(&mut self, input: Input) {
+        if let Input::PeerDown { peer } = input
+            && self.on_watcher_down(&peer)
+        {
+            return;
+        }
         let context = &mut self.context;
         match input {
             Input::PeerUp { peer, incarnation } => self.on_peer_up(peer, incarnation),
+            Input::WatcherUp { peer } => self.on_watcher_up(peer),
             Input::PeerDown { peer } => {
                 self.membership.lose(context, peer);
                 self.on_peer_down(peer);
@@ -73,6 +79,9 @@ impl Gossip {
     }
 
     fn on_received(&mut self, from: PeerId, message: Message) {
+        if self.is_watched_by(&from) {
+            return self.on_watcher(from, &message);
+        }
         if self.membership.get(&from).is_none() {
             return;
         }
@@ -189,6 +198,7 @@ impl Gossip {
         if peer == self.context.me {
             return;
         }
+        self.on_watcher_down(&peer);
         if let Some(member) = self.membership.get(&peer) {
             if member.incarnation == incarnation {
                 return self.membership.on_peer_up_again(&peer, self.context.now);
@@ -262,6 +272,9 @@ impl Gossip {
         let allowed = config.codecs.contains(&terms.codec);
         if broken || !allowed || config.mixing == Mixing::Set {
             return self.context.then(Step::Offence(from, Offence::Garbage));
+        }
+        if context.progress.observes().is_some() {
+            return self.context.send(from, Message::Busy { exchange });
         }
         self.on_clock(from, terms.clock);
         self.membership.on_let_in(&from);

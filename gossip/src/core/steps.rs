@@ -26,6 +26,7 @@ impl Gossip {
                 let candidates = Candidates::new(membership, staleness, guard);
                 rounds.on_ended(context, &candidates, ended);
             }
+            Step::Round if context.progress.observes().is_some() => {}
             Step::Round => {
                 rounds.begin(context, &Candidates::new(membership, staleness, guard));
             }
@@ -159,15 +160,27 @@ impl Gossip {
         if busy || progress.is_leaving() || progress.is_finished() {
             return;
         }
-        let (gap, own) = (context.config.bounds.progress_gap, progress.clock());
+        let (least, own) = (self.lead_to_catch_up(), progress.clock());
         let ahead = self.membership.newest(context);
-        if let Some(newest) = ahead.filter(|clock| clock.ahead_of(own) > gap + 1) {
-            let set = context.config.mixing == Mixing::Set;
-            if self.membership.partition().may_advance() && !set {
+        if let Some(newest) = ahead.filter(|clock| clock.ahead_of(own) >= least) {
+            let keeps = context.config.mixing == Mixing::Set || progress.observes().is_some();
+            if self.membership.partition().may_advance() && !keeps {
                 self.advance(newest);
             } else {
                 self.context.then(Step::CatchUp);
             }
+        }
+    }
+
+    /// By how many commits another is ahead for this peer to catch up.
+    fn lead_to_catch_up(&self) -> u64 {
+        let context = &self.context;
+        let mut heard = self.membership.members().heard();
+        match context.progress.observes() {
+            None => context.config.bounds.progress_gap + 2,
+            // Their last model.
+            Some(_) if heard.all(|(_, member)| member.phase == Phase::Finished) => 1,
+            Some(every) => every,
         }
     }
 

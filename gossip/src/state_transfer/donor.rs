@@ -35,6 +35,8 @@ struct Newcomer {
     kept_until: Time,
     /// Snapshots that it was given.
     given: u32,
+    /// Whether it only watches: then it gives way to all that join to train.
+    watches: bool,
 }
 
 /// A snapshot that is being read for a newcomer.
@@ -46,13 +48,17 @@ struct Reader {
     newcomer: PeerId,
     fragment: FragmentId,
     wanted: bool,
+    /// Whether the newcomer only watches.
+    watches: bool,
 }
 
 impl Donor {
-    /// Pulls that wait or are being read.
+    /// Pulls that wait or are being read, those of watchers left out: nobody stays for them.
     pub(super) fn open(&self) -> usize {
-        let waiting = self.newcomers.values().map(|newcomer| newcomer.waiting.len());
-        self.reading.len() + waiting.sum::<usize>()
+        let joiners = self.newcomers.values().filter(|newcomer| !newcomer.watches);
+        let waiting = joiners.map(|newcomer| newcomer.waiting.len());
+        let read = self.reading.values().filter(|reader| !reader.watches);
+        read.count() + waiting.sum::<usize>()
     }
 
     /// Whether `exchange` is a pull that waits or is being read.
@@ -87,7 +93,11 @@ impl Donor {
 
     /// Gives `peer` a place, if one is free; places of which nobody makes use any more are, and those of
     /// newcomers that were given [`REPLICAS_MAX`] and keep others out.
-    fn admit(&mut self, context: &Context, peer: PeerId) -> Option<&mut Newcomer> {
+    fn admit(
+        &mut self,
+        context: &Context,
+        (peer, watches): (PeerId, bool),
+    ) -> Option<&mut Newcomer> {
         let (reading, now, most) = (&self.reading, context.now, context.config.newcomers_max);
         let enough = REPLICAS_MAX.saturating_mul(context.fragments);
         let full = self.newcomers.len() >= most;
@@ -97,15 +107,22 @@ impl Donor {
             *newcomer == peer || (uses && !(full && place.given >= enough))
         });
         if self.newcomers.len() >= most && !self.newcomers.contains_key(&peer) {
-            return None;
+            let watcher = self.newcomers.iter().find(|(_, place)| place.watches && !watches);
+            let watcher = *watcher?.0;
+            self.dismiss(&watcher);
         }
-        let place = || Newcomer { waiting: VecDeque::new(), kept_until: now, given: 0 };
+        let place = || Newcomer { waiting: VecDeque::new(), kept_until: now, given: 0, watches };
         Some(self.newcomers.entry(peer).or_insert_with(place))
     }
 
-    /// What is read next: the newcomers take turns.
+    /// What is read next: the newcomers take turns, and those that watch have theirs when no other waits.
     fn next(&mut self) -> Option<(PeerId, ExchangeId, FragmentId)> {
-        let waits = |(_, newcomer): &(&PeerId, &Newcomer)| !newcomer.waiting.is_empty();
+        let joins = |it: &Newcomer| !it.watches && !it.waiting.is_empty();
+        let joiner = self.newcomers.values().any(joins);
+        let waits = |(_, newcomer): &(&PeerId, &Newcomer)| {
+            let gives_way = joiner && newcomer.watches;
+            !gives_way && !newcomer.waiting.is_empty()
+        };
         let after = self.newcomers.iter().filter(waits).find(|(peer, _)| Some(**peer) > self.last);
         let peer = *after.or_else(|| self.newcomers.iter().find(waits))?.0;
         self.last = Some(peer);
@@ -121,10 +138,32 @@ impl Donor {
         exchange: ExchangeId,
         fragment: FragmentId,
     ) {
-        let place = if is_half_replaced(context) || context.progress.is_leaving() {
+        self.take_pull(context, (from, false), exchange, fragment);
+    }
+
+    /// So does one that only watches.
+    pub(crate) fn on_watcher_pull(
+        &mut self,
+        context: &mut Context,
+        from: PeerId,
+        exchange: ExchangeId,
+        fragment: FragmentId,
+    ) {
+        self.take_pull(context, (from, true), exchange, fragment);
+    }
+
+    fn take_pull(
+        &mut self,
+        context: &mut Context,
+        (from, watches): (PeerId, bool),
+        exchange: ExchangeId,
+        fragment: FragmentId,
+    ) {
+        let gives = !context.progress.is_leaving() && context.progress.observes().is_none();
+        let place = if is_half_replaced(context) || !gives {
             None
         } else {
-            self.admit(context, from)
+            self.admit(context, (from, watches))
         };
         match place {
             Some(place) if place.waiting.len() < context.config.pulls_open_max => {
@@ -141,7 +180,9 @@ impl Donor {
         while self.reading.len() < context.config.snapshots_max
             && let Some((newcomer, exchange, fragment)) = self.next()
         {
-            self.reading.insert(exchange, Reader { newcomer, fragment, wanted: true });
+            let watches = self.newcomers.get(&newcomer).is_some_and(|place| place.watches);
+            let reader = Reader { newcomer, fragment, wanted: true, watches };
+            self.reading.insert(exchange, reader);
             context.work(Work::Read { exchange, fragment, what: Reading::Snapshot });
         }
     }
@@ -158,7 +199,7 @@ impl Donor {
             context.output(Output::Forget { exchange });
             return false;
         };
-        let Reader { newcomer: to, fragment, wanted } = reader;
+        let Reader { newcomer: to, fragment, wanted, .. } = reader;
         let Snapshot { clock, hash } = snapshot;
         if wanted {
             if let Some(place) = self.newcomers.get_mut(&to) {
@@ -216,13 +257,46 @@ mod tests {
         let mut donor = Donor::default();
         let most = u32::try_from(context.config.newcomers_max).unwrap();
         for index in 0..most {
-            donor.admit(&context, peer(index)).unwrap().kept_until = Time::from_millis(1);
+            donor.admit(&context, (peer(index), false)).unwrap().kept_until = Time::from_millis(1);
         }
         context.now = Time::ZERO;
-        assert!(donor.admit(&context, peer(most)).is_none());
-        donor.admit(&context, peer(0)).unwrap().given = REPLICAS_MAX * context.fragments;
-        assert!(donor.admit(&context, peer(0)).is_some(), "nobody else asks");
-        donor.admit(&context, peer(most)).unwrap().kept_until = Time::from_millis(1);
-        assert!(donor.admit(&context, peer(0)).is_none(), "the places are taken");
+        assert!(donor.admit(&context, (peer(most), false)).is_none());
+        donor.admit(&context, (peer(0), false)).unwrap().given = REPLICAS_MAX * context.fragments;
+        assert!(donor.admit(&context, (peer(0), false)).is_some(), "nobody else asks");
+        donor.admit(&context, (peer(most), false)).unwrap().kept_until = Time::from_millis(1);
+        assert!(donor.admit(&context, (peer(0), false)).is_none(), "the places are taken");
+    }
+
+    #[test]
+    fn who_watches_gives_way_to_those_that_join() {
+        let mut context = Context::alone(Config::default());
+        let mut donor = Donor::default();
+        let most = u32::try_from(context.config.newcomers_max).unwrap();
+        let exchange = |from| ExchangeId { initiator: from, incarnation: 1, sequence: 0 };
+        for index in 1..=most {
+            context.outbox().open(peer(index), Time::ZERO);
+            donor.on_watcher_pull(&mut context, peer(index), exchange(peer(index)), FragmentId(0));
+        }
+        context.said();
+        // A further one that watches has no place, one that joins has.
+        context.outbox().open(peer(8), Time::ZERO);
+        donor.on_watcher_pull(&mut context, peer(8), exchange(peer(8)), FragmentId(0));
+        assert!(!donor.contains(&exchange(peer(8))));
+        donor.on_pull(&mut context, peer(9), exchange(peer(9)), FragmentId(0));
+        assert!(donor.contains(&exchange(peer(9))));
+        assert_eq!(donor.newcomers.values().filter(|place| place.watches).count(), 1);
+    }
+
+    #[test]
+    fn what_joiners_ask_for_is_read_before_what_watchers_do() {
+        let context = Context::alone(Config::default());
+        let mut donor = Donor::default();
+        for (index, watches) in [(1, true), (2, false)] {
+            let place = donor.admit(&context, (peer(index), watches)).unwrap();
+            let exchange = ExchangeId { initiator: peer(index), incarnation: 1, sequence: 0 };
+            place.waiting.extend([(exchange, FragmentId(0)), (exchange, FragmentId(1))]);
+        }
+        let order = std::iter::from_fn(|| donor.next()).map(|(peer, ..)| peer).collect::<Vec<_>>();
+        assert_eq!(order, [2, 2, 1, 1].map(peer));
     }
 }

@@ -98,6 +98,8 @@ impl Joiner {
         what: Replacing,
     ) {
         context.progress.set_replacing(Some(what));
+        // A half of one model and a half of another is nothing to look at.
+        self.awaits |= context.progress.observes().is_some();
         self.replacement = Some(Replacement {
             waiting,
             open: BTreeMap::new(),

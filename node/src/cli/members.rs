@@ -23,7 +23,7 @@ pub enum RunCommand {
 /// Flags of `dnode invite`.
 #[derive(Debug, Args)]
 pub struct Invite {
-    /// What it lets its holder do: train.
+    /// What it lets its holder do: train, observe (see the model and write checkpoints) or relay.
     #[arg(long, value_name = "ROLE", default_value = "train", value_parser = role)]
     pub role: Role,
     /// How long it lasts, and the membership with it.

@@ -169,6 +169,11 @@ impl Course {
                 host.telemetry.event("differs", &detail);
             }
         }
+        self.greet(peer, host);
+    }
+
+    /// Tells a peer that has connected what this one does in the run.
+    pub(super) fn greet(&self, peer: PeerId, host: &Host) {
         host.tell(peer, &self.message());
     }
 

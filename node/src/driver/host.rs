@@ -31,6 +31,8 @@ pub(super) struct Host {
     stage_trains: bool,
     /// Whether a round of exchanges has ended since the last look.
     round_done: bool,
+    /// Whether the replica was replaced since the last look.
+    replaced: bool,
 }
 
 impl Host {
@@ -53,6 +55,7 @@ impl Host {
             core_allows: true,
             stage_trains: false,
             round_done: false,
+            replaced: false,
         }
     }
 
@@ -123,6 +126,11 @@ impl Host {
     /// Whether a round of exchanges has ended since the last call.
     pub(super) const fn take_round_done(&mut self) -> bool {
         std::mem::replace(&mut self.round_done, false)
+    }
+
+    /// Whether the whole replica was replaced since the last call.
+    pub(super) const fn take_replaced(&mut self) -> bool {
+        std::mem::replace(&mut self.replaced, false)
     }
 
     /// Shows progress and writes what is buffered. At every tick.
@@ -270,6 +278,7 @@ impl Host {
                 self.allow_training();
             }
             Output::AdoptClock { clock, replaced } => {
+                self.replaced |= replaced;
                 self.training.command(Command::AdoptClock { clock, replaced });
             }
             Output::RoundDone => {

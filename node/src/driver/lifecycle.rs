@@ -355,6 +355,13 @@ impl Lifecycle {
         }
     }
 
+    /// The trainers that this peer has watched have finished.
+    pub(super) fn observed(&mut self, host: &mut Host, groups: &Groups) {
+        host.telemetry.observed();
+        let whole = !host.core().awaits_model();
+        self.begin_leaving(whole, host, groups);
+    }
+
     fn begin_leaving(&mut self, evaluate: bool, host: &mut Host, groups: &Groups) {
         self.enter(Stage::Leaving { until: Instant::now() + LEAVE_MAX, evaluate }, host);
         host.training.allow(false);

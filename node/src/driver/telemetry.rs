@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Event, Gossip, RefusedMix, Role};
 use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle, unix_time};
+use dnode_protocol::invitation::Role as Grade;
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
 use dnode_trainer::checkpoint::Saved;
@@ -184,6 +185,10 @@ impl Telemetry {
                 for shortage in buffers.shortages() {
                     tracing::info!("{shortage}");
                 }
+            }
+            NetworkEvent::PeerUp { peer, address, role: Grade::Observe, .. } => {
+                tracing::info!(peer = %peer.short(), %address, "an observer is connected");
+                self.event("observer-up", &peer.to_string());
             }
             NetworkEvent::PeerUp { peer, address, connection, .. } => {
                 self.met = true;
@@ -390,6 +395,11 @@ impl Telemetry {
         tracing::info!("all steps done; mixing with the slower peers");
         self.viewing.finishes();
         self.event("steps-done", "");
+    }
+
+    pub(crate) fn observed(&mut self) {
+        self.reason = "the trainers have finished";
+        self.viewing.finishes();
     }
 
     pub(crate) fn interrupted(&mut self) {

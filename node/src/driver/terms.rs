@@ -28,6 +28,8 @@ pub(crate) struct Terms {
     pub(crate) incarnation: u64,
     /// Longest wait for slower peers after the last step; `None` follows their measured speed.
     pub(crate) linger: Option<Duration>,
+    /// Whether this peer only watches.
+    pub(crate) observes: bool,
     /// Whether the run ends when training goes wrong.
     pub(crate) stops_diverged: bool,
 }

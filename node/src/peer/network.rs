@@ -7,6 +7,7 @@ use super::JoinError;
 use crate::config::{self, Config};
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::Identity;
+use crate::storage::peer_store::read_peers_file;
 
 /// The address in the form in which the network reports it.
 pub(super) fn canonical(address: &str) -> String {
@@ -68,4 +69,16 @@ pub(super) fn network_config(
         upnp: network.upnp,
     };
     Ok(made)
+}
+
+/// The configuration with the addresses of its peers file.
+///
+/// # Errors
+/// [`JoinError`] when the file cannot be used.
+pub fn with_peers_file(mut config: Config) -> Result<Config, JoinError> {
+    if let Some(path) = &config.network.peers_file {
+        let listed = read_peers_file(path)?;
+        config.network.bootstrap.extend(listed);
+    }
+    Ok(config)
 }

@@ -2,10 +2,13 @@
 
 use dnode_collective::{Backend, Choice};
 use dnode_gossip::{SnapshotContents, first_interval};
+use dnode_network::role_of;
+use dnode_protocol::invitation::{Pass, Role};
 use dnode_protocol::{FragmentId, Fragments, RunSpec};
 use dnode_trainer::Description;
 use dnode_trainer::checkpoint::CHECKPOINTS;
 
+use super::JoinError;
 use super::network::canonical;
 use crate::config::{self, Config, Rule};
 use crate::driver::{Terms, rack_name};
@@ -13,6 +16,10 @@ use crate::peer::rules::exchanges;
 use crate::storage::data_dir::DataDir;
 use crate::storage::kept_snapshots::KeptSnapshots;
 use crate::training::{Commits, Plan, Position};
+
+/// Steps of the run between two looks of an observer, where no evaluations or checkpoints by steps are asked
+/// for.
+const OBSERVED_EVERY: u64 = 1000;
 
 /// Where a joiner keeps the snapshots that it pulls, and those that an earlier start has kept there.
 pub(super) fn kept_snapshots(
@@ -43,6 +50,7 @@ pub(super) fn plan(
         contributes: config.gossip.rule == Rule::DeltaSet,
         noise: None,
         metrics_every: config.node.metrics_every,
+        observes: false,
         evaluate_every: config.node.evaluate_every,
         tail_average: config.node.tail_average,
         checkpoint_interval: config.node.checkpoint_interval,
@@ -64,6 +72,30 @@ const fn commits(gossip: &config::Gossip) -> Commits {
     }
 }
 
+/// Where this peer only observes, how many commits the others do between two models that it takes over;
+/// `None` where it trains. `pass`: how it came into a run with owners.
+///
+/// # Errors
+/// [`JoinError`] where it may do neither, or nobody can watch such a run.
+pub(super) fn observes(config: &Config, pass: Option<&Pass>) -> Result<Option<u64>, JoinError> {
+    match pass.map_or(Role::Train, |pass| role_of(pass.chain())) {
+        Role::Train => Ok(None),
+        Role::Relay => Err(JoinError::Role(Role::Relay)),
+        Role::Observe => match config.gossip.rule {
+            Rule::GossipOuter | Rule::Pairwise => {
+                let node = &config.node;
+                let asked = [node.evaluate_every, node.checkpoint_every];
+                let steps = asked.into_iter().filter(|steps| *steps > 0).min();
+                let steps = steps.unwrap_or(OBSERVED_EVERY);
+                Ok(Some((steps / config.gossip.local_steps.max(1)).max(1)))
+            }
+            Rule::DeltaSet => Err(JoinError::Unobserved("delta-set")),
+            Rule::AllReduce => Err(JoinError::Unobserved("all-reduce")),
+            Rule::None => Err(JoinError::Unobserved("none")),
+        },
+    }
+}
+
 /// When the loop starts to train and when it ends.
 pub(super) fn terms(config: &Config, incarnation: u64) -> Terms {
     let world = match config.gossip.rule {
@@ -74,6 +106,7 @@ pub(super) fn terms(config: &Config, incarnation: u64) -> Terms {
         require_peers: config.network.require_peers.max(world.saturating_sub(1)),
         bootstrap: config.network.bootstrap.iter().map(|text| canonical(text)).collect(),
         remembers: false,
+        observes: false,
         exchanges: exchanges(config.gossip.rule),
         settles: exchanges(config.gossip.rule) && config.gossip.rule != Rule::DeltaSet,
         world,

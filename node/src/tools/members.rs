@@ -61,9 +61,6 @@ pub(crate) enum MembersError {
         /// What it may be.
         limit: String,
     },
-    /// No dnode takes this role yet.
-    #[error("--role {0} is not built yet: members refuse it; give train or relay")]
-    Role(Role),
     /// No address is known to put into a ticket.
     #[error(
         "no address to put into the invitation: start the peer first (dnode join --data-dir {}), or name one with --address", .0.display()
@@ -110,7 +107,6 @@ impl MembersError {
             | Self::NotAllowed(_)
             | Self::Expires(_)
             | Self::Exceeds { .. }
-            | Self::Role(_)
             | Self::NoAddress(_)
             | Self::Address(_)
             | Self::Target(_)
@@ -182,9 +178,6 @@ pub(crate) fn create(folder: &Path, owners: &[String]) -> Result<String, Members
 /// # Errors
 /// [`MembersError`].
 pub(crate) fn invite(folder: &Path, wanted: &Wanted<'_>) -> Result<(String, String), MembersError> {
-    if wanted.role == Role::Observe {
-        return Err(MembersError::Role(wanted.role));
-    }
     let bad = || MembersError::Expires(wanted.expires.to_owned());
     let lasts = humantime::parse_duration(wanted.expires).map_err(|_| bad())?;
     if !(EXPIRES_MIN..=EXPIRES_MAX).contains(&lasts) {
@@ -378,8 +371,6 @@ mod tests {
         assert!(error.starts_with("no address to put into the invitation: start"), "{error}");
         let error = invite(&at, &wanted("1h", &["here".to_owned()])).unwrap_err().to_string();
         assert!(error.starts_with("--address here is no multiaddress"), "{error}");
-        let observe = Wanted { role: Role::Observe, ..wanted("1h", &here) };
-        assert!(matches!(invite(&at, &observe), Err(MembersError::Role(Role::Observe))));
         let often = Wanted { further: 4, ..wanted("1h", &here) };
         let error = invite(&at, &often).unwrap_err().to_string();
         assert!(error.contains("handed on more often") && error.contains("at most 3"), "{error}");

@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     pub(crate) warmup: u64,
     /// Steps between progress reports.
     pub(crate) metrics_every: u64,
+    /// Whether no step is taken: each model that is taken over is measured and saved instead.
+    pub(crate) observes: bool,
     /// Steps between evaluations; 0 is only at the end.
     pub(crate) evaluate_every: u64,
     /// Share of the run, its last part, over which weights are averaged; 0 for none.
@@ -128,6 +130,7 @@ impl Plan {
             contributes: false,
             noise: None,
             metrics_every: 0,
+            observes: false,
             evaluate_every: 0,
             tail_average: 0.0,
             checkpoint_interval: Duration::ZERO,

@@ -54,6 +54,7 @@ struct Training {
     metrics: Metrics,
     evaluations: Evaluations,
     checkpoints: Checkpoints,
+    observes: bool,
 }
 
 /// Trains until told to stop; the last report is [`Report::Ended`].
@@ -90,6 +91,7 @@ impl Training {
             serving,
             metrics: Metrics::new(watch, plan.metrics_every),
             evaluations: Evaluations::new(plan.evaluate_every),
+            observes: plan.observes,
             checkpoints: Checkpoints::new(shared, plan),
         }
     }
@@ -212,6 +214,12 @@ impl Training {
             // The ranks follow the most advanced of them.
             let why = "this rank has taken over a clock".into();
             return self.rack.lose(Loss { why, blames_the_way: false }, context);
+        }
+        if replaced && self.observes {
+            self.evaluations.set_due(true);
+            self.evaluate_when_due()?;
+            // A checkpoint that could not be written was reported.
+            let _ = self.checkpoints.save(&mut self.context)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! Members that do not train, with real processes: relays.
+//! Members that do not train, with real processes: relays and observers.
 
 use crate::invitations::{invite, run, start};
-use crate::process::{Peer, checkpoints, wait};
+use crate::process::{LOOPBACK, PROGRAM, Peer, checkpoints, wait};
 
 /// Whether the metrics of a peer have such an event about another peer.
 fn has_event(peer: &Peer, name: &str, other: &str) -> bool {
@@ -78,4 +78,66 @@ fn a_relay_that_may_not_relay_is_told_so_in_one_line() {
     let (status, _, line) = run(root.path(), &words);
     assert_eq!(status, 2, "{line}");
     assert!(line.contains("a relay that relays for nobody: leave out"), "{line}");
+}
+
+/// A run that ends by itself, long enough to be watched.
+const WATCHED: [&str; 8] = [
+    "--steps",
+    "5000",
+    "--set",
+    "run.batch=16",
+    "--set",
+    "node.threads=1",
+    "--set",
+    "node.evaluate_every=500",
+];
+
+fn start_watched(root: &tempfile::TempDir, name: &str, words: &[&str]) -> Peer {
+    let mut program = std::process::Command::new(PROGRAM);
+    program.env_remove("DNODE_SECRET");
+    let flags = [&["--listen", LOOPBACK], &WATCHED[..], words].concat();
+    Peer::run_alone(root, name, program, &flags)
+}
+
+#[test]
+fn an_observer_sees_the_model_and_trainers_do_not_count_it() {
+    let root = tempfile::tempdir().unwrap();
+    let made = run(root.path(), &["run", "create", "--data-dir", "owner/data"]);
+    assert_eq!(made.0, 0, "{made:?}");
+    let mut owner = start_watched(&root, "owner", &["--require-peers", "1"]);
+    owner.address();
+    let ticket = owner.data().join("ticket");
+    wait("addresses", || ticket.exists().then_some(()));
+    let sees = invite(&root, "sees", &["--role", "observe"]);
+    let trains = invite(&root, "trains", &[]);
+
+    // It is met, given the model, and is no peer for which the owner has waited.
+    let mut observer = start_watched(&root, "observer", &[&sees]);
+    let id = observer.id().to_string();
+    observer.wait_line("a model", |line| line["kind"] == "evaluate");
+    wait("it is met", || has_event(&owner, "observer-up", &id).then_some(()));
+    let trains_now = |peer: &Peer| peer.metrics().iter().any(|line| line["name"] == "training");
+    assert!(!trains_now(&owner), "{}", owner.log());
+    let mut one = start_watched(&root, "one", &[&trains, "--require-peers", "1"]);
+    for peer in [&mut owner, &mut one] {
+        let last = peer.finish();
+        assert_eq!(last["reason"], "steps done", "{last}");
+        assert!(has_event(peer, "observer-up", &id));
+        for event in ["peer-up", "refused", "offence"] {
+            assert!(!has_event(peer, event, &id), "{event}: {}", peer.log());
+        }
+    }
+
+    // It has measured on the way, and at the end if they were still there, and leaves what it saw.
+    let last = observer.finish();
+    assert_eq!(last["reason"], "the trainers have finished", "{last}");
+    let count = |key: &str| last["exchanges"][key].as_u64().unwrap();
+    assert_eq!(count("completed") + count("answered"), 0, "{last}");
+    let metrics = observer.metrics();
+    let seen = metrics.iter().filter(|line| line["kind"] == "evaluate").collect::<Vec<_>>();
+    let steps = seen.iter().filter_map(|line| line["step"].as_u64()).collect::<Vec<_>>();
+    assert!(steps.len() > 2 && steps.is_sorted(), "{steps:?}");
+    assert!(seen.last().unwrap()["accuracy"].as_f64().unwrap() > 0.85, "{seen:?}");
+    assert!(!checkpoints(&observer.data()).is_empty());
+    assert!(observer.log().contains("the trainers have finished"), "{}", observer.log());
 }

@@ -10,7 +10,7 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 86] = [
+const TERMS: [&str; 88] = [
     "abort",
     "adapter",
     "attacker",
@@ -60,6 +60,7 @@ const TERMS: [&str; 86] = [
     "mixing weight",
     "moments",
     "neighbour",
+    "observer",
     "offer",
     "outer step",
     "owner",
@@ -73,6 +74,7 @@ const TERMS: [&str; 86] = [
     "pull",
     "rack",
     "rank",
+    "relay",
     "replica",
     "responder",
     "revocation",

@@ -293,7 +293,7 @@ impl Viewing {
         let phase = if own.state == State::Joining { Phase::Joining } else { core.phase() };
         let own = summary::told(own, &self.about, name, (phase, core.open()), self.sketch);
         let own = if self.keeps_losses { summary::without_losses(own) } else { own };
-        let neighbours = core.members().map(|(peer, _)| *peer);
+        let neighbours = core.members().map(|(peer, _)| *peer).chain(core.watchers().copied());
         if let Some((to, message)) = self.swarm.turn(own, neighbours, self.time(now))
             && let Err(error) = network.send(to, &message)
         {

@@ -183,7 +183,7 @@ impl Checkpoints {
         let position = context.cursor.position();
         let mut not_saved = None;
         // A peer that never began leaves nothing that a later start must resume.
-        if position != Position::default() {
+        if position != Position::default() && !self.plan.observes {
             let _ = context.queues.tell(Report::Saving { position });
             not_saved = self.save(context).ok().and_then(Result::err);
         }

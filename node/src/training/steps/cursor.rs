@@ -24,6 +24,8 @@ pub(in crate::training) struct Cursor {
     /// Whether exchanges of the last round go on.
     round_open: bool,
     steps_done: bool,
+    /// Whether no step is taken: the position is that of what was taken over.
+    observes: bool,
 }
 
 /// The whole steps of the run that one local step has led past.
@@ -52,11 +54,12 @@ impl Cursor {
             at,
             clock,
             stride: if plan.contributes { stride.of_contributions() } else { stride },
-            end: plan.steps,
+            end: if plan.observes { u64::MAX } else { plan.steps },
             since_commit: 0,
             since_round: at.step.checked_rem(plan.mix_every).unwrap_or(0),
             round_open: false,
             steps_done: false,
+            observes: plan.observes,
         }
     }
 
@@ -185,6 +188,9 @@ impl Cursor {
         let end = self.end.saturating_mul(MICRO_STEPS);
         let reached = self.stride.position(clock).min(end);
         self.at.micro_steps = self.at.micro_steps.max(reached);
+        if self.observes {
+            self.at.step = self.at.run_steps();
+        }
     }
 
     /// The position as ranks tell it each other, for a model with so many parameters.
