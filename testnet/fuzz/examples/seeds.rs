@@ -1,4 +1,5 @@
-//! Writes the seed inputs: one frame of each kind, and a script for the gossip core.
+//! Writes the seed inputs: one frame of each kind, and a script for the gossip core. Gives all other frames
+//! of the corpus the version of the protocol.
 //!
 //! `cargo run --release --manifest-path testnet/fuzz/Cargo.toml --example seeds`
 
@@ -7,12 +8,13 @@ use std::time::Duration;
 
 use dnode_gossip::testing::peer;
 use dnode_gossip::{Trust, Verdict, Verdicts};
+use dnode_protocol::limits::PROTOCOL_VERSION;
+use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::invitation::{Chain, Grant, IssuerKey, Pass, Revocation, Role, Target};
 use dnode_protocol::membership::{Ends, Opening, RunSecret, Ticket};
-use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::{
-    About, Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, Part, Phase,
-    Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions,
+    About, Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin,
+    Part, Phase, Real, RunField, RunSpec, Stripe, Summary, SummaryLink, Terms, Versions,
 };
 
 fn main() -> std::io::Result<()> {
@@ -29,6 +31,9 @@ fn main() -> std::io::Result<()> {
     for codec in Codec::ALL {
         let payload: Vec<u8> = (0..).take(codec.payload_bytes(3)).collect();
         write("decode_tensor", codec.name(), &tensor(Leg::Offer, codec, &payload))?;
+    }
+    for (target, at) in [("decode_control", 0), ("decode_tensor", 4)] {
+        renew(target, at)?;
     }
     // Three neighbours come up, say their clocks, a round begins, one accepts, time passes.
     let script = [
@@ -47,8 +52,27 @@ fn main() -> std::io::Result<()> {
     let first = log.split(|byte| *byte == b'\n').next().unwrap_or_default();
     write("audit", "line", first)?;
     write("audit", "change", &[0, 17, 1, 1, 200, 32])?;
+    for (name, bytes) in files() {
+        write(name, "first", &bytes)?;
+    }
     write("verdicts", "none", Verdicts::default().to_text().as_bytes())?;
     write("verdicts", "each", verdicts().to_text().as_bytes())
+}
+
+/// One input of each target of files: a tensor, a tokenizer, a configuration, and changes to what holds.
+fn files() -> Vec<(&'static str, Vec<u8>)> {
+    let text = ["To be, or not to be, that is the question. ".repeat(20)];
+    let tokenizer = dnode_trainer::train_tokenizer(&text, 270).expect("a short text");
+    let config = r#"{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":64,"intermediate_size":128,
+"num_attention_heads":4,"num_key_value_heads":2,"num_hidden_layers":2,"vocab_size":270,"max_position_embeddings":64,
+"rms_norm_eps":1e-5,"rope_theta":10000.0,"hidden_act":"silu","tie_word_embeddings":true}"#;
+    vec![
+        ("codecs", [&[4, 1, 0][..], &[0x5a; 200]].concat()),
+        ("tokenizer", tokenizer.bytes().to_vec()),
+        ("model_file", config.into()),
+        ("images", vec![0, 0, 1, 0, 1]),
+        ("checkpoint", vec![1, 0, 40, 2, 1]),
+    ]
 }
 
 /// A neighbour of each trust.
@@ -74,6 +98,20 @@ fn write(target: &str, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join(name), bytes)
+}
+
+/// Gives the other frames of the corpus this version, which is their byte `at`.
+fn renew(target: &str, at: usize) -> std::io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let mut bytes = std::fs::read(&path)?;
+        if let Some(version) = bytes.get_mut(at).filter(|version| **version != PROTOCOL_VERSION) {
+            *version = PROTOCOL_VERSION;
+            std::fs::write(path, bytes)?;
+        }
+    }
+    Ok(())
 }
 
 /// An owner's invitation and the peer that came by it, as a chain and as a pass, and what takes it back.
@@ -128,11 +166,24 @@ fn messages() -> Vec<Message> {
         .expect("the seeds are legal");
     let (exchange, fragment, clock) = (exchange(), FragmentId(3), Clock(7));
     let information = Information { entries: vec![(peer(0), Clock(6)), (peer(1), clock)] };
-    let terms = Terms { clock, mass: 1, work: 1, merges: false, codec: Codec::F32, information: information.clone() };
+    let terms = Terms {
+        clock,
+        mass: 1,
+        work: 1,
+        merges: false,
+        codec: Codec::F32,
+        information: information.clone(),
+    };
     let origin = Origin { peer: peer(1), incarnation: 1 };
     let versions = Versions { entries: vec![(origin, 3)] };
     vec![
-        Message::Hello { run: run.clone(), settings: run, incarnation: 1, direct_port: 4001, chain: Vec::new() },
+        Message::Hello {
+            run: run.clone(),
+            settings: run,
+            incarnation: 1,
+            direct_port: 4001,
+            chain: Vec::new(),
+        },
         Message::Refuse {
             field: "run.seed".to_owned(),
             ours: "1".to_owned(),

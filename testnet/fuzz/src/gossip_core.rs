@@ -23,6 +23,8 @@ const ME: u32 = 1;
 const PEERS: u8 = 4;
 const FRAGMENTS: u32 = 3;
 const SEQUENCES: u8 = 8;
+/// Seeds of a sixteenth with which the core only watches.
+const OBSERVES: u8 = 15;
 /// Most outputs that one input may cause: a round proposes and answers a handful per fragment.
 const OUTPUTS_MAX: usize = 2048;
 /// Most inputs of one script.
@@ -189,7 +191,10 @@ impl World {
             clock: Clock(u64::from(seed % 16)),
             seed: [seed; 32],
         };
-        let core = Gossip::new(start, config.clone(), Time::ZERO);
+        let mut core = Gossip::new(start, config.clone(), Time::ZERO);
+        if seed / 16 == OBSERVES {
+            core = core.observing(2);
+        }
         Self {
             twin: core.clone(),
             core,
@@ -227,6 +232,9 @@ impl World {
                         [Offence::Garbage, Offence::BadParameters][usize::from(script.below(2))];
                     self.handle(Input::Offence { peer: script.peer(), offence });
                 }
+                3 => self.handle(Input::WatcherUp { peer: script.peer() }),
+                4 => self.handle(Input::Wait),
+                5 => self.handle(Input::Begin),
                 _ => {}
             },
             13 => {
@@ -287,7 +295,9 @@ impl World {
                 self.handle(Input::Mixed { exchange, clock });
             }
             Work::Undo { exchange, .. } => self.handle(Input::Undone { exchange }),
-            Work::Adopt { exchange, .. } | Work::Recall { exchange, .. } => self.handle(Input::Adopted { exchange }),
+            Work::Adopt { exchange, .. } | Work::Recall { exchange, .. } => {
+                self.handle(Input::Adopted { exchange })
+            }
         }
     }
 
