@@ -8,12 +8,11 @@ mod pieces;
 mod training;
 
 use std::fmt;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{
     Model as _, ModelWrapper, OffsetReferential, OffsetType, PreTokenizer as _, TokenizerImpl,
@@ -37,13 +36,6 @@ pub const TOKENIZER_VOCABULARY_MAX: usize = 1 << 20;
 /// Pieces of a text whose tokens are held apart before they are joined.
 const PIECES_AT_ONCE: usize = 256;
 
-/// What any file of a tokenizer has.
-#[derive(Deserialize)]
-struct Form {
-    #[serde(rename = "model")]
-    _model: IgnoredAny,
-}
-
 /// A tokenizer as the file that describes it, and what encodes by it.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -62,6 +54,19 @@ impl fmt::Debug for Tokenizer {
         let mut shown = formatter.debug_struct("Tokenizer");
         shown.field("path", &self.path).field("kinds", &self.kinds).finish_non_exhaustive()
     }
+}
+
+/// Reads a description as the library does.
+///
+/// The library panics where a number in a part of it is out of range, or where a part holds what it cannot use.
+fn read(json: &str) -> Result<tokenizers::Tokenizer, String> {
+    let all: serde_json::Value = serde_json::from_str(json).map_err(|error| one_line(&error))?;
+    if all.get("model").is_none() {
+        return Err("missing field `model`".to_owned());
+    }
+    let read = catch_unwind(|| serde_json::from_str(json));
+    let read = read.map_err(|_| "a part of it is damaged".to_owned())?;
+    read.map_err(|error| one_line(&error))
 }
 
 impl Tokenizer {
@@ -94,11 +99,8 @@ impl Tokenizer {
     /// [`TokenizerError::Content`].
     pub fn parse(bytes: Vec<u8>, path: &Path) -> Result<Self, TokenizerError> {
         let content = |what: String| TokenizerError::Content { path: path.to_owned(), what };
-        // What is no JSON would have the library panic.
         let json = str::from_utf8(&bytes).map_err(|error| content(one_line(&error)))?;
-        let _: Form = serde_json::from_str(json).map_err(|error| content(one_line(&error)))?;
-        let mut inner: tokenizers::Tokenizer =
-            serde_json::from_str(json).map_err(|error| content(one_line(&error)))?;
+        let mut inner = read(json).map_err(content)?;
         // They are for batches of sentences. Here, every text is whole.
         inner.with_truncation(None).map_err(|error| content(one_line(&error)))?.with_padding(None);
         if let ModelWrapper::BPE(model) = inner.get_model()
