@@ -476,13 +476,17 @@ pub fn join_until(
     if trainer.kind().is_none() {
         options.config.advice().for_each(|sentence| tracing::warn!("{sentence}"));
     }
-    let io = |what| move |reason| JoinError::Io { what, reason };
+    on_threads(join(options, trainer, stop))
+}
+
+/// Runs a peer to its end on threads of its own.
+fn on_threads<T>(peer: impl Future<Output = Result<T, JoinError>>) -> Result<T, JoinError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NETWORK_THREADS)
         .enable_all()
         .build()
-        .map_err(io("start the runtime"))?;
-    let outcome = runtime.block_on(join(options, trainer, stop));
+        .map_err(|reason| JoinError::Io { what: "start the runtime", reason })?;
+    let outcome = runtime.block_on(peer);
     // A training thread that does not stop must not keep the process alive.
     runtime.shutdown_background();
     outcome

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::membership::{MembershipError, settle, take_in, with_ticket};
 use super::network::{canonical, network_config};
-use super::{JoinError, NETWORK_THREADS, with_peers_file};
+use super::{JoinError, on_threads, with_peers_file};
 use crate::config::Config;
 use crate::driver::{Relay, Removals};
 use crate::process::console::Console;
@@ -36,15 +36,7 @@ pub(crate) fn relay_until(
     stop: watch::Receiver<bool>,
 ) -> Result<PeerId, JoinError> {
     crate::process::log::start(config.node.log_format, &Console::stderr());
-    let io = |what| move |reason| JoinError::Io { what, reason };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(NETWORK_THREADS)
-        .enable_all()
-        .build()
-        .map_err(io("start the runtime"))?;
-    let outcome = runtime.block_on(relay(config, ticket, stop));
-    runtime.shutdown_background();
-    outcome
+    on_threads(relay(config, ticket, stop))
 }
 
 async fn relay(
