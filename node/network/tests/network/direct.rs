@@ -102,14 +102,15 @@ async fn table(port: Option<u16>) -> Table {
     table_with(1, TLS, port).await
 }
 
-/// The node has this key. What shares memory listens by the name of its key, which another test of this
-/// process must not use meanwhile.
+/// The node has this key, and the other end one made of it. What shares memory listens by the name of its
+/// key, which another test of this process must not use meanwhile.
 async fn table_with(key: u8, paths: DirectConfig, port: Option<u16>) -> Table {
     let mut first = config(key);
     first.direct = paths;
     let mut node = start(first).await;
-    let (mut raw, _, bulk) = Raw::with_bulk(9).await;
-    let key = Keypair::ed25519_from_bytes([9; 32]).unwrap();
+    let other = 0x80 | key;
+    let (mut raw, _, bulk) = Raw::with_bulk(other).await;
+    let key = Keypair::ed25519_from_bytes([other; 32]).unwrap();
     let (direct, paths) = Direct::start((&key, 1), &[HERE], paths).unwrap();
     let connection = raw.connect(&node.addresses[0]).await;
     let hello = hello_with(run_spec("1"), 1, port.unwrap_or_else(|| direct.port()));
