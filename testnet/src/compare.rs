@@ -13,6 +13,7 @@
 pub mod case;
 pub mod content;
 pub mod curve;
+mod earlier;
 pub mod eta;
 pub mod fairness;
 pub mod html;

@@ -238,8 +238,8 @@ impl Kind {
     pub const fn rule(self) -> &'static str {
         match self {
             Self::Sync | Self::LocalSgd | Self::Diloco => ALL_REDUCE,
-            Self::GossipOuter | Self::DnodePython => "gossip-outer",
-            Self::Pairwise => "pairwise",
+            Self::GossipOuter => "gossip-outer",
+            Self::Pairwise | Self::DnodePython => "pairwise",
             Self::DeltaSet => "delta-set",
             Self::Single | Self::ParameterServer | Self::Ddp | Self::Hivemind => NO_GOSSIP,
         }

@@ -154,10 +154,18 @@ fn a_fair_comparison_is_reported_and_not_run_twice() {
     let (code, text) = bench.compare(&experiment);
     assert_eq!(code, Some(0), "{text}");
     assert!(!text.contains("seed 1"), "nothing is left to run: {text}");
-    // More seeds are another plan: what is there cannot be mixed with it.
+    // More seeds go on with what is there; fewer do not, unless what has run with them may go.
     let (code, text) = bench.compare(&bench.experiment("good", "[1, 2]"));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("gossip seed 2: ") && !text.contains("seed 1: "), "{text}");
+    let experiment = bench.experiment("good", "[2]");
+    let (code, text) = bench.compare(&experiment);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("another plan"), "{text}");
+    assert!(text.contains("`sync` with seed 1") && text.contains("--changed"), "{text}");
+    let (code, text) = bench.compare_with(&experiment, &["--changed"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(!text.contains("seed 2: "), "nothing is left to run: {text}");
+    assert!(bench.report().contains("Fair: "), "{}", bench.report());
 }
 
 #[test]

@@ -14,6 +14,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::case::Case;
+use super::earlier::{self, OtherPlan};
 use super::eta::{Eta, bar};
 use super::judge;
 use crate::local::baseline::INITIAL_FILE;
@@ -57,6 +58,8 @@ pub struct Setup {
     pub made_by: MadeBy,
     /// Whether runs of another machine or commit may be mixed with new ones.
     pub mixed: bool,
+    /// Whether runs that are not of the plan any more may go.
+    pub changed: bool,
     /// What runs the programs of others.
     pub python: Python,
     /// Whether parameters are kept after they have been measured.
@@ -69,11 +72,9 @@ pub enum QueueError {
     /// A record cannot be read or written.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The folder has runs of another plan.
-    #[error(
-        "{} has runs of another plan; a changed experiment needs a new folder", .0.display()
-    )]
-    OtherPlan(PathBuf),
+    /// The folder has runs that are not of this plan.
+    #[error(transparent)]
+    OtherPlan(#[from] OtherPlan),
     /// The folder has runs of another machine or commit.
     #[error(
         "{} has runs of another machine or commit ({found}; this is {own}); --mixed allows that",
@@ -179,18 +180,15 @@ fn state(case: &Case, setup: &Setup) -> Result<CaseState, QueueError> {
     };
     if folder.join(RECORD_FILE).exists() {
         let found = Record::load(&folder)?;
-        if found.experiment != record.experiment {
-            return Err(QueueError::OtherPlan(folder));
-        }
         if found.machine != record.machine && !setup.mixed && !found.runs.is_empty() {
             let name = |m: &Machine| format!("{} cores of {}, commit {}", m.cores, m.cpu, m.commit);
             let (found, own) = (name(&found.machine), name(&record.machine));
             return Err(QueueError::OtherMachine { folder, found, own });
         }
         if !found.runs.is_empty() {
-            (record.begun, record.machine) = (found.begun, found.machine);
+            (record.begun, record.machine) = (found.begun.clone(), found.machine.clone());
         }
-        record.runs = found.runs;
+        record.runs = earlier::kept(found, &case.experiment, setup.changed, &folder)?;
     }
     Ok(CaseState { record, skipped: skipped(case, setup), variants_skipped: Vec::new() })
 }

@@ -47,6 +47,9 @@ pub(super) struct CompareArgs {
     /// Go on with runs of another machine or commit.
     #[arg(long)]
     mixed: bool,
+    /// Let runs go that the experiment does not have any more, or has with other settings.
+    #[arg(long)]
+    changed: bool,
     /// Keep the parameters of every run; they are many.
     #[arg(long)]
     keep: bool,
@@ -150,6 +153,7 @@ fn setup(arguments: &CompareArgs, plan: &Experiment) -> Result<Setup, Failure> {
         command: command_line(),
         begun: humantime::format_rfc3339_seconds(now()).to_string(),
         mixed: arguments.mixed,
+        changed: arguments.changed,
         keep: arguments.keep,
     })
 }
