@@ -98,7 +98,11 @@ impl Node {
         let pending = Pending::default();
         let look = signals(Arc::clone(&pending));
         let joined = py.detach(|| Swarm::join_watching(options, (layout, parameters), look));
-        raise(&pending)?;
+        if let Err(raised) = raise(&pending) {
+            // Its threads may need Python to end.
+            py.detach(|| drop(joined));
+            return Err(raised);
+        }
         let swarm = joined.map_err(|error| of_swarm(&error))?;
         let swarm = if fails_loop { swarm.failing_with_its_node() } else { swarm };
         let states = swarm.states();
@@ -183,7 +187,7 @@ impl Node {
     ) -> PyResult<T> {
         if std::process::id() != self.process {
             return Err(Error::new_err(
-                "use the swarm in a forked child: its threads are in the process that joined; join there, or start the child with \"spawn\"",
+                "use the swarm in a forked child: only the process that joined can; start the child with \"spawn\" if it is to join, too",
             ));
         }
         let done = py.detach(|| {

@@ -115,7 +115,7 @@ for model in (FullyShardedDataParallel(Net()), of_layers(), of_tensors()):
 def test_a_step_waits_for_nothing_of_a_device(start: Start) -> None:
     # A stand-in: parameters and losses that say they are on a device, and a device that counts waits.
     text = '''
-import contextlib, types
+import contextlib
 waits = {"loss": 0, "event": 0, "device": 0, "copies": 0}
 class Event:
     def record(self, stream): pass
@@ -125,17 +125,21 @@ class Stream:
     def __init__(self, device=None): pass
     def wait_stream(self, other): waits["copies"] += 1
 torch.cuda.Event, torch.cuda.Stream = Event, Stream
-torch.cuda.default_stream = torch.cuda.current_stream = Stream
+main = Stream()
+torch.cuda.default_stream = torch.cuda.current_stream = lambda device: main
 torch.cuda.stream = lambda stream: contextlib.nullcontext()
 def synchronize(device=None): waits["device"] += 1
 torch.cuda.synchronize = synchronize
 empty = torch.empty
 torch.empty = lambda *shape, pin_memory=False, **rest: empty(*shape, **rest)
+class Device:
+    type, index = "cuda", 0
 class Weight(torch.nn.Parameter):
     is_cuda = True
-    device = types.SimpleNamespace(type="cuda", index=0)
+    device = Device()
     def record_stream(self, stream): pass
 class Loss(torch.Tensor):
+    """Or another figure of a step."""
     is_cuda = True
     def item(self): waits["loss"] += 1; return 1.0
     def __float__(self): waits["loss"] += 1; return 1.0
@@ -146,17 +150,33 @@ model = torch.nn.Module()
 model.weight = Weight(torch.ones(8, 4))
 # What cannot be mixed there goes by way of the host.
 dnode._native.device_problem = lambda index: "a stand-in"
-swarm = dnode.join(model, run="device", **{**LOCAL, "rule": "gossip-outer", "local_steps": 1000})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+swarm = dnode.join(model, optimizer, run="device", **{**LOCAL, "rule": "gossip-outer", "local_steps": 1000})
+figure = torch.ones(()).as_subclass(Loss)
+optimizer.param_groups[0]["lr"] = figure
 begun = dict(waits)
 for _ in range(200):
-    swarm.step(loss=torch.ones(()).as_subclass(Loss))
+    swarm.step(loss=figure, gradient_norm=figure)
 print("WAITS", {name: waits[name] - begun[name] for name in waits})
+optimizer.param_groups[0]["lr"] = 0.1
 swarm.leave()
 print("COPIED", waits["copies"] > 0 and waits["event"] == waits["copies"] and waits["device"] == 0)
+# A loop with a stream of its own: what the node does comes between what the loop asks before and after.
+from dnode._torch import collect, devices, in_order
+order = []
+class Named(Stream):
+    def __init__(self, name): self.name = name
+    def wait_stream(self, other): order.append(f"{self.name} after {other.name}")
+shared, own = Named("shared"), Named("own")
+torch.cuda.default_stream, torch.cuda.current_stream = (lambda device: shared), (lambda device: own)
+with in_order(devices(collect(model, optimizer, "keep"))):
+    order.append("node")
+print("ORDER", order)
 '''
     log = start("0", text).wait()
     assert "WAITS {'loss': 0, 'event': 0, 'device': 0, 'copies': 0}" in log, log
     assert "COPIED True" in log, log
+    assert "ORDER ['shared after own', 'node', 'own after shared']" in log, log
 
 
 def test_a_peer_that_begins_with_other_weights_is_refused_where_that_was_agreed(start: Start) -> None:

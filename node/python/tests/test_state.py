@@ -151,3 +151,39 @@ except dnode.CheckpointError as error:
     alone = start("0", text, "alone").wait()
     assert "STATE None joined" in alone and "the state of the swarm has no checkpoint" in alone, alone
     assert "RAISED" in start("1", text, "raise").wait()
+
+
+def test_the_state_of_any_optimizer_comes_back_in_its_types_and_shapes(start: Start) -> None:
+    # What optimizers keep: factors of a matrix, moments of other types, counters, and what no file of numbers has.
+    text = '''
+import logging
+from dnode._torch import Callbacks, collect
+logging.basicConfig()
+def made():
+    model = Net(torch.bfloat16, device="cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    return optimizer, Callbacks(collect(model, optimizer, "keep"), optimizer)
+def same(a, b):
+    if not isinstance(a, torch.Tensor): return type(a) is type(b) and a == b
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+optimizer, callbacks = made()
+states = []
+for group in optimizer.param_groups:
+    for p in group["params"]:
+        states.append({
+            "exp_avg": torch.randn(p.shape), "row_var": torch.rand(p.shape[0], 1), "narrow": torch.randn_like(p),
+            "codes": torch.randint(0, 255, p.shape, dtype=torch.uint8), "one": torch.rand(1), "count": 3, "rms": 0.25,
+            "step": torch.tensor(5.0), "seen": torch.tensor(9, dtype=torch.int64), "wide": torch.rand(3, dtype=torch.float64).float().double(),
+        })
+        optimizer.state[p] = {**states[-1], "history": [1, 2], "nothing": None}
+saved = [(name, bytearray(data)) for name, data in callbacks.save()]
+again, restored = made()
+again.param_groups[0]["lr"] = 0.1
+restored.restore(saved)
+found = [again.state[p] for group in again.param_groups for p in group["params"]]
+wrong = [key for was, now in zip(states, found) for key in was if not same(was[key], now.get(key))]
+print("FOUND", len(found), wrong, sorted(set(found[0]) - set(states[0])), again.param_groups[0]["lr"])
+'''
+    log = start("0", text).wait()
+    assert "FOUND 4 [] [] 0.5" in log, log
+    assert log.count("checkpoints lack the optimizer's `history`, which is a list") == 1, log

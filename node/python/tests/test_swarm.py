@@ -203,6 +203,47 @@ print("GOES ON", step.membership)
     assert "GOES ON alone" in log and log.count("training goes on alone") == 1, log
 
 
+def test_a_block_that_cannot_save_its_end_raises_only_where_that_was_asked_for(start: Start) -> None:
+    fails = '''
+import shutil
+model = Net()
+try:
+    with dnode.join(model, run="fails", errors=sys.argv[1], **LOCAL) as swarm:
+        swarm.step(0.0)
+        shutil.rmtree("data/checkpoints", ignore_errors=True)
+        open("data/checkpoints", "w").write("in the way")
+    print("SAVES ITS MODEL", swarm.membership)
+except dnode.CheckpointError as error:
+    print("RAISED", error)
+'''
+    log = start("0", fails, "alone").wait()
+    assert "SAVES ITS MODEL" in log and "the swarm was not left in good order: save the end of the run" in log, log
+    assert "RAISED save the end of the run" in start("1", fails, "raise").wait()
+
+
+def test_what_join_and_wait_are_given_is_checked(start: Start) -> None:
+    text = '''
+def refused(what, **given):
+    try:
+        dnode.join(Net(), run="given", **{**LOCAL, **given})
+    except dnode.ConfigError as error:
+        print(what, error)
+refused("RESUME", resume="state.pt")
+refused("BOOTSTRAP", bootstrap="/ip4/127.0.0.1")
+swarm = dnode.join(Net(), run="given", resume=None, **LOCAL)
+begun = time.monotonic()
+print("PEERS", [swarm.wait_for_peers(3, timeout) for timeout in (-1.0, 0.0, 0.05)], time.monotonic() - begun < 5.0)
+other = dnode.join(Net(), run="given", bootstrap=swarm.address, **{**LOCAL, "data_dir": "other"})
+print("ONE ADDRESS", other.wait_for_peers(1))
+other.leave()
+swarm.leave()
+'''
+    log = start("0", text).wait()
+    assert "RESUME resume = 'state.pt' is not legal: must be True, False or what state_dict() returned" in log, log
+    assert "BOOTSTRAP" in log and "/ip4/127.0.0.1" in log.split("BOOTSTRAP ")[1].splitlines()[0], log
+    assert "PEERS [0, 0, 0] True" in log and "ONE ADDRESS 1" in log, log
+
+
 def test_a_forked_child_is_told_so_and_ends(start: Start) -> None:
     forks = '''
 import os
@@ -215,6 +256,10 @@ if child == 0:
         swarm.step(0.0)
     except dnode.Error as error:
         print("CHILD", error, flush=True)
+    try:
+        dnode.join(model, run="forks", **{**LOCAL, "data_dir": "child"})
+    except dnode.Error as error:
+        print("JOINS", error, flush=True)
     sys.exit(7)
 _, status = os.waitpid(child, 0)
 print("STATUS", os.waitstatus_to_exitcode(status))
@@ -223,6 +268,7 @@ print("PARENT", swarm.membership, swarm.leave()["reason"])
 '''
     log = start("0", forks).wait()
     assert "CHILD use the swarm in a forked child" in log and "STATUS 7" in log, log
+    assert "JOINS join in a process that was forked from one that had joined" in log, log
     assert "PARENT joined interrupted" in log, log
 
 

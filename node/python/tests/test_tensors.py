@@ -200,3 +200,57 @@ print("DONE", outcome["step"], outcome["samples"], total, outcome["exchanges"])
         step, samples, loss, exchanges = peer.wait().split("DONE ")[1].split()[:4]
         assert (step, samples) == ("300", str(300 * 128)) and int(exchanges) > 0
         assert float(loss) < 0.2
+
+
+def test_weights_that_the_loop_puts_elsewhere_are_found_and_their_old_memory_is_kept(start: Start) -> None:
+    text = '''
+import gc
+from safetensors.torch import load_file
+model = Net(device="cpu")
+swarm = dnode.join(model, run="elsewhere", **LOCAL)
+swarm.step(0.0)
+def elsewhere(value):
+    for p in model.parameters(): p.data = torch.full_like(p, value)
+    gc.collect()
+    # What was freed is taken by others.
+    return [torch.full_like(p, 7.0) for p in model.parameters()]
+others = elsewhere(2.0)
+saved = load_file(swarm.checkpoint())
+print("SAVED", all(bool((it == 2.0).all()) for it in saved.values()), len(saved))
+model.half()
+others += elsewhere(3.0)
+try:
+    swarm.step(0.0)
+except dnode.Error as error:
+    print("REFUSED", error)
+last = load_file(swarm.leave()["parameters"])
+print("LAST", all(bool((it == 2.0).all()) for it in last.values()), all(bool((it == 7.0).all()) for it in others))
+'''
+    log = start("0", text).wait()
+    assert "SAVED True 4" in log and "LAST True True" in log, log
+    assert "REFUSED train parameter first.weight: its type, shape or place has changed" in log, log
+    assert "the last checkpoint has the weights of the last step" in log, log
+
+
+def test_a_master_that_has_overflowed_is_taken_from_its_tensor_again(start: Start) -> None:
+    text = '''
+from dnode._torch import Tensor
+tensor = torch.nn.Parameter(torch.ones(4, 2, dtype=torch.bfloat16).t())
+it = Tensor("weight", tensor)
+it.reflect()
+for value in (1.0, float("nan"), 2.0):
+    with torch.no_grad(): tensor.fill_(value)
+    it.fetch()
+    print("MASTER", it.mirror.flatten().tolist() == [value] * 8)
+it.mirror.add_(0.001)
+with torch.no_grad(): tensor.add_(1.0)
+it.fetch()
+print("MASTER", bool(((it.mirror - 3.001).abs() < 1e-6).all()))
+'''
+    log = start("0", text).wait()
+    assert [line for line in log.splitlines() if line.startswith("MASTER")] == [
+        "MASTER True",
+        "MASTER False",
+        "MASTER True",
+        "MASTER True",
+    ], log

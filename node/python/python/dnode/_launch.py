@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
+from dnode._native import Error
+
 #: Tell a process which of the peers it is, of how many, and where their folders are.
 RANK = "DNODE_LAUNCH_RANK"
 SIZE = "DNODE_LAUNCH_SIZE"
@@ -123,13 +125,13 @@ def _address(file: Path) -> str:
         if lines:
             return lines[0]
         time.sleep(0.02)
-    raise TimeoutError(f"the first peer has not written {file}")
+    raise Error(f"join where dnode.launch has started this process: the first peer has not written {file}")
 
 
 def main() -> int:
     """``python -m dnode.launch -n 2 script.py …``"""
     words = sys.argv[1:]
-    if len(words) < 3 or words[0] != "-n" or not words[1].isdigit():
+    if len(words) < 3 or words[0] != "-n" or not words[1].isdecimal() or int(words[1]) < 1:
         print("usage: python -m dnode.launch -n N script.py [argument …]", file=sys.stderr)
         return 2
     try:

@@ -58,7 +58,8 @@ def drain() -> None:
         LOGGER.log(line[0], "%s", line[2])
 
 
-def forget() -> None:
-    """In a forked child, which has no such thread: its lines are the parent's."""
+def forget() -> bool:
+    """In a forked child, which has no such thread: its lines are the parent's. Whether the parent had one."""
     global _pump, _lock
-    _pump, _lock = None, threading.Lock()
+    had, _pump, _lock = _pump is not None, None, threading.Lock()
+    return had

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -39,9 +39,9 @@ def join(
     optimizer: "Optional[torch.optim.Optimizer]" = None,
     *,
     run: str,
-    bootstrap: Sequence[str] = (),
+    bootstrap: Union[str, Sequence[str]] = (),
     ticket: Optional[str] = None,
-    resume: Union[bool, Mapping[str, Any]] = False,
+    resume: Union[None, bool, Mapping[str, Any]] = None,
     buffers: str = "keep",
     agreed: Optional[dict[str, str]] = None,
     errors: str = "alone",
@@ -63,17 +63,18 @@ def join(
     :param optimizer: its learning rate is reported, its state is part of checkpoints, and ``gossip.moments``
         averages its first moments.
     :param run: the run's name; peers of other runs are refused.
-    :param bootstrap: addresses of live members, or a ticket; none for the first peer.
+    :param bootstrap: addresses of live members, or a ticket; one of them, or a list; none for the first peer.
     :param ticket: the ticket of a closed run, or ``@`` and the file that holds it; without one, what the
         variable ``DNODE_SECRET`` holds. The peer that begins a run draws a secret, unless ``open=True``
         lets anybody join; the ticket for others is :attr:`Swarm.ticket`.
-    :param resume: whether to go on from the newest checkpoint in ``data_dir``; or what
-        :meth:`Swarm.state_dict` returned, to go on from that.
+    :param resume: ``True`` goes on from the newest checkpoint in ``data_dir``; what
+        :meth:`Swarm.state_dict` returned, from that. ``None`` and ``False`` begin anew.
     :param buffers: ``"keep"`` leaves buffers alone; ``"average"`` exchanges those of floating-point
         numbers like parameters (running means of batch normalisation).
     :param agreed: more that all peers must agree on, by name: at most 16, for example ``{"loss": "l2"}``.
-    :param errors: ``"alone"``: when the node fails, the loop goes on alone and the log says so once;
-        ``"raise"``: :meth:`Swarm.step` raises.
+    :param errors: ``"alone"``: when the node fails, the loop goes on alone and the log says so once, also
+        where it fails at the end of a ``with`` block; ``"raise"``: :meth:`Swarm.step` and the end of the
+        block raise.
     :param process_group: processes that are one peer together (``torch.distributed.group.WORLD``), with
         the same weights. All of them call ``join``, :meth:`Swarm.step` and :meth:`Swarm.leave`; rank 0
         joins, and the others get the weights that it has then. What else they ask, they ask at rank 0.
@@ -91,8 +92,18 @@ def join(
     """
     if errors not in ("alone", "raise"):
         raise ConfigError(f'errors = "{errors}" is not legal: must be "alone" or "raise"')
+    given: Any = resume
+    if not isinstance(given, (type(None), bool, Mapping)):
+        raise ConfigError(f"resume = {resume!r} is not legal: must be True, False or what state_dict() returned")
+    if _forked:
+        raise _native.Error(
+            "join in a process that was forked from one that had joined: it has none of the threads that it needs; "
+            'start it with "spawn", or fork before the first join'
+        )
     _logging.start(verbose)
-    joining = Joining(run, settings, config or {}, bootstrap, ticket, resume, agreed or {}, errors == "raise")
+    addresses = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
+    resumed = resume if isinstance(resume, Mapping) else bool(resume)
+    joining = Joining(run, settings, config or {}, addresses, ticket, resumed, agreed or {}, errors == "raise")
     return Swarm(model, optimizer, joining, (buffers, process_group))
 
 
@@ -102,6 +113,8 @@ _open: "weakref.WeakSet[Swarm]" = weakref.WeakSet()
 
 #: The process that the swarms are of.
 _process = os.getpid()
+#: Whether this process was forked from one whose threads of dnode it lacks.
+_forked = False
 
 
 @atexit.register
@@ -114,10 +127,10 @@ def _leave_all() -> None:
 
 def _in_child() -> None:
     """A forked child has none of the threads of its parent's swarms."""
-    global _process
+    global _process, _forked
     _process = os.getpid()
+    _forked = _logging.forget() or _forked
     _open.clear()
-    _logging.forget()
 
 
 if hasattr(os, "register_at_fork"):
@@ -141,6 +154,7 @@ class Swarm:
         rest: "tuple[str, Optional[torch.distributed.ProcessGroup]]",
     ) -> None:
         from dnode import _moments, _torch, _vector
+        from dnode._figure import Figure
 
         buffers, process_group = rest
         self._run, self._raises = joining.run, joining.raises
@@ -159,9 +173,13 @@ class Swarm:
         if self._vector is None:
             for tensor in self._tensors:
                 tensor.reflect()
-        self._losses = _torch.Losses()
+        self._losses, self._norms, self._rates = Figure(), Figure(0.0), Figure(0.0)
         self._reached = [tensor.reached for tensor in self._tensors]
-        self._addresses = [tensor.data_ptr() for tensor in self._reached]
+        # What the node reaches is kept, whatever the loop puts into the model in its place.
+        self._lent = [tensor.detach() for tensor in self._reached]
+        devices, in_order = _torch.devices(self._tensors), _torch.in_order
+        #: Around all that lets the node reach weights on a device.
+        self._in_order: Callable[[], AbstractContextManager[None]] = lambda: in_order(devices)
         self._seen = 0
         self._outcome: Optional[dict[str, Any]] = None
         own = _torch.Callbacks(self._tensors, optimizer, host.speaks, self._moments)
@@ -189,9 +207,18 @@ class Swarm:
         # Ranks may have begun with other weights than rank 0.
         return membership, index, position, until_commit, moved or self._link is not None
 
-    def _in_order(self) -> AbstractContextManager[None]:
-        """Around all that lets the node reach weights on a device."""
-        return nullcontext() if self._vector is None else self._vector.in_order()
+    def _lend(self) -> None:
+        """Tells the node where the weights are, if the loop has put others in their place.
+
+        :raises Error: where they are of another type or shape; the node has those of before.
+        """
+        if self._held is None or all(now.data_ptr() == lent.data_ptr() for now, lent in zip(self._reached, self._lent)):
+            return
+        for tensor in self._tensors:
+            tensor.check()
+        lent = [tensor.detach() for tensor in self._reached]
+        self._held.set_addresses([tensor.data_ptr() for tensor in lent])
+        self._lent = lent
 
     @property
     def _node(self) -> _native.Node:
@@ -225,10 +252,12 @@ class Swarm:
         link = self._link
         if link is None or not link.in_parts or link.closed or self.membership != "joined":
             with self._in_order():
+                self._lend()
                 return ask(self._node)
         answers: list[T] = []
 
         def work() -> Told:
+            self._lend()
             answers.append(ask(self._node))
             return self._node.next_step()
 
@@ -251,7 +280,8 @@ class Swarm:
         :param loss: mean training loss of the step, nats; a tensor on a device is not waited for.
         :param samples: samples of this process's step, over all its accumulated batches. Processes of a
             group have equally many.
-        :param gradient_norm: Euclidean norm of the gradient before clipping, 0 if not known.
+        :param gradient_norm: Euclidean norm of the gradient before clipping, 0 if not known; a tensor on a
+            device is not waited for.
         :raises Error: the node's, after ``errors="raise"``.
         :raises KeyboardInterrupt: after Ctrl-C while it waited; the swarm has been left then.
         """
@@ -265,16 +295,11 @@ class Swarm:
         samples: int,
         gradient_norm: "Union[float, torch.Tensor]",
     ) -> Told:
-        addresses = [tensor.data_ptr() for tensor in self._reached]
-        if addresses != self._addresses:
-            for tensor in self._tensors:
-                tensor.check()
-            self._node.set_addresses(addresses)
-            self._addresses = addresses
-        rate = float(self._optimizer.param_groups[0]["lr"]) if self._optimizer is not None else 0.0
-        number = self._losses.number(loss)
+        self._lend()
+        rate = self._rates.number(self._optimizer.param_groups[0]["lr"]) if self._optimizer is not None else 0.0
+        number, norm = self._losses.number(loss), self._norms.number(gradient_norm)
         processes = 1 if self._link is None else self._link.size
-        return self._node.step((number, processes * samples, rate, float(gradient_norm)))
+        return self._node.step((number, processes * samples, rate, norm))
 
     def evaluate(self, loss: float, accuracy: float = 0.0, count: int = 1) -> None:
         """The loop has measured the model on held-out data; told to the swarm with the next step. In a process group
@@ -292,7 +317,9 @@ class Swarm:
 
         :raises NotJoined: when the swarm has been left.
         """
-        return self._ask(lambda node: node.wait_for_peers(n, timeout))
+        # What is left until a deadline may be less than nothing.
+        seconds = None if timeout is None else max(0.0, timeout)
+        return self._ask(lambda node: node.wait_for_peers(n, seconds))
 
     def checkpoint(self) -> Path:
         """Writes a checkpoint now; returns the file of the parameters, which ``safetensors`` opens.
@@ -313,6 +340,10 @@ class Swarm:
             ended: dict[str, Any] = {}
 
             def end() -> Told:
+                try:
+                    self._lend()
+                except _native.Error as error:
+                    _logging.LOGGER.error("the last checkpoint has the weights of the last step: %s", error)
                 ended.update(self._node.leave())
                 return self._node.next_step()
 
@@ -346,8 +377,13 @@ class Swarm:
         if self._outcome is None and (error is not None or self.membership == "alone"):
             # The loop's own error is what its caller should see; the node's is in the log.
             self._leave_quietly()
-        else:
+            return
+        try:
             self.leave()
+        except _native.Error as error:
+            if self._raises:
+                raise
+            _logging.LOGGER.error("the swarm was not left in good order: %s", error)
 
     def _leave_quietly(self) -> None:
         if self._link is not None:

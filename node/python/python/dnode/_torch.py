@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import logging
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Generator, Iterable, Optional, Sequence, Union
 
 import torch
 
-from dnode import _parts
+from dnode import _parts, _saved
 from dnode._native import ConfigError, Error
 
 if TYPE_CHECKING:
@@ -112,12 +114,19 @@ class Tensor:
         if not self._speaks:
             return
         now = now.to(self.mirror.device, torch.float32)
-        if self._read_once and self.tensor.dtype not in (torch.float32, torch.float64):
-            written = self.mirror.to(self.tensor.dtype).to(torch.float32)
-            self.mirror.add_(now - written)
-        else:
-            self.mirror.copy_(now)
+        self.mirror.copy_(self._followed(self.mirror, now) if self._has_master() else now)
         self._read_once = True
+
+    def _has_master(self) -> bool:
+        """Whether the mirror has digits that the tensor lacks."""
+        return self._read_once and self.tensor.dtype not in (torch.float32, torch.float64)
+
+    def _followed(self, master: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
+        """What the master becomes of a tensor that is ``now``; both in f32 and on one device."""
+        written = master.to(self.tensor.dtype).to(torch.float32)
+        followed = master + (now - written)
+        # One that has overflowed is taken from the tensor again.
+        return torch.where(torch.isfinite(followed), followed, now)
 
     def forget(self) -> None:
         """Makes all numbers of the mirror NaN."""
@@ -135,12 +144,9 @@ class Tensor:
         stream.wait_stream(torch.cuda.default_stream(self.tensor.device))
         with torch.cuda.stream(stream):
             self.tensor.record_stream(stream)
-            if self._read_once and self.tensor.dtype not in (torch.float32, torch.float64):
-                master = self.mirror.to(self.tensor.device, non_blocking=True)
-                written = master.to(self.tensor.dtype).to(torch.float32)
-                now = master + (self.tensor.detach().to(torch.float32) - written)
-            else:
-                now = self.tensor.detach().to(torch.float32)
+            now = self.tensor.detach().to(torch.float32)
+            if self._has_master():
+                now = self._followed(self.mirror.to(self.tensor.device, non_blocking=True), now)
             self.mirror.copy_(now, non_blocking=True)
             done = torch.cuda.Event()
             done.record(stream)
@@ -162,6 +168,28 @@ class Tensor:
             stream = torch.cuda.default_stream(self.tensor.device)
             with torch.cuda.stream(stream):
                 self.tensor.copy_(self.mirror, non_blocking=True)
+
+
+def devices(tensors: "Sequence[Tensor]") -> list[Any]:
+    """The CUDA devices that have some of the tensors."""
+    return list({it.tensor.device for it in tensors if it.tensor.is_cuda})
+
+
+@contextlib.contextmanager
+def in_order(devices: Sequence[Any]) -> Generator[None, None, None]:
+    """What the node does with weights on a device comes after what the loop has asked of the device, and before
+    what it asks from then on. The node works after the default stream; a loop may have another."""
+    streams: list[tuple[Any, Any]] = []
+    for device in devices:
+        own, shared = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
+        if own != shared:
+            shared.wait_stream(own)
+            streams.append((own, shared))
+    try:
+        yield
+    finally:
+        for own, shared in streams:
+            own.wait_stream(shared)
 
 
 def _refuse_parts(model: torch.nn.Module, host: Host) -> None:
@@ -244,6 +272,7 @@ class Callbacks:
         self._optimizer = optimizer
         self._speaks = speaks
         self._names = {id(it.tensor): it.name for it in tensors}
+        self._told_of: set[str] = set()
 
     def fetch(self, index: int) -> None:
         self._mirrored[index].fetch()
@@ -256,10 +285,11 @@ class Callbacks:
         if self._optimizer is None:
             return []
         saved: list[tuple[str, bytes]] = []
-        for parameter, name in self._parameters():
+        for parameter, name, _ in self._parameters():
             state = self._optimizer.state.get(parameter, {})
             for key in sorted(state, key=str):
                 value = state[key]
+                form = _saved.form(value, parameter)
                 if isinstance(value, (int, float)) and not isinstance(value, bool):
                     value = torch.tensor(float(value))
                 if _parts.is_part(value):
@@ -267,9 +297,13 @@ class Callbacks:
                 if not self._speaks:
                     # Its part of what is gathered is all that this process has to do.
                     continue
-                if isinstance(value, torch.Tensor) and value.numel() > 0:
+                if not isinstance(value, torch.Tensor) or value.is_complex():
+                    self._leaves_out(str(key), value)
+                elif value.numel() > 0:
                     flat = value.detach().to("cpu", torch.float32).contiguous()
                     saved.append((f"{name}.{key}", bytes_of(flat)))
+                    if form is not None:
+                        saved.append((f"{name}.{key}{_saved.FORM}", bytes_of(form)))
         for index, group in enumerate(self._optimizer.param_groups):
             rate = torch.tensor(float(group["lr"]))
             saved.append((f"group.{index}.lr", bytes_of(rate)))
@@ -280,14 +314,17 @@ class Callbacks:
         if self._optimizer is None:
             return
         tensors = {name: torch.frombuffer(data, dtype=torch.float32) for name, data in saved}
-        for parameter, name in self._parameters():
+        for parameter, name, group in self._parameters():
             prefix = f"{name}."
             state: dict[str, Any] = {}
             for full, value in tensors.items():
                 key = full[len(prefix) :]
-                if not full.startswith(prefix) or "." in key:
+                if not full.startswith(prefix) or "." in key or key.endswith(_saved.FORM):
                     continue
-                if value.numel() == parameter.numel() and key != "step":
+                form = tensors.get(full + _saved.FORM)
+                if form is not None:
+                    state[key] = _saved.formed(value, form, parameter)
+                elif value.numel() == parameter.numel() and key != "step":
                     numbers = value.clone().reshape(parameter.shape)
                     if _parts.is_part(parameter):
                         state[key] = _parts.part_of(numbers, parameter)
@@ -295,44 +332,32 @@ class Callbacks:
                         state[key] = numbers.to(parameter.device, parameter.dtype)
                 else:
                     state[key] = value[0].clone() if value.numel() == 1 else value.clone()
+            if "step" in state and (group.get("capturable") or group.get("fused")):
+                # These count their steps on the device.
+                state["step"] = torch.as_tensor(state["step"], device=parameter.device)
             if state:
                 self._optimizer.state[parameter] = state
         for index, group in enumerate(self._optimizer.param_groups):
             rate = tensors.get(f"group.{index}.lr")
-            if rate is not None:
+            if rate is not None and isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(float(rate[0]))
+            elif rate is not None:
                 group["lr"] = float(rate[0])
 
-    def _parameters(self) -> Iterable[tuple[torch.Tensor, str]]:
+    def _leaves_out(self, key: str, value: object) -> None:
+        """Says once that a checkpoint lacks this of the optimizer's state."""
+        if value is not None and key not in self._told_of:
+            self._told_of.add(key)
+            logging.getLogger("dnode").warning(
+                "checkpoints lack the optimizer's `%s`, which is a %s: only real numbers and tensors are kept",
+                key,
+                type(value).__name__,
+            )
+
+    def _parameters(self) -> Iterable[tuple[torch.Tensor, str, dict[str, Any]]]:
         assert self._optimizer is not None
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 name = self._names.get(id(parameter))
                 if name is not None:
-                    yield parameter, name
-
-
-class Losses:
-    """The losses of the loop as numbers, without waiting for a device.
-
-    A loss on a device is told one step later, or as soon as it has arrived.
-    """
-
-    def __init__(self) -> None:
-        self._last = float("nan")
-        self._pending: Optional[tuple[torch.Tensor, Any]] = None
-
-    def number(self, loss: object) -> float:
-        if not isinstance(loss, torch.Tensor):
-            return float(loss)  # type: ignore[arg-type]
-        if not loss.is_cuda:
-            return float(loss.detach())
-        if self._pending is not None and self._pending[1].query():
-            self._last = float(self._pending[0])
-            self._pending = None
-        if self._pending is None:
-            host = torch.empty((), dtype=torch.float32, pin_memory=True)
-            host.copy_(loss.detach(), non_blocking=True)
-            event = torch.cuda.Event()
-            event.record(torch.cuda.current_stream(loss.device))
-            self._pending = (host, event)
-        return self._last
+                    yield parameter, name, group

@@ -3,9 +3,8 @@ the host."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from typing import TYPE_CHECKING, Any, Generator, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import torch
 
@@ -35,21 +34,6 @@ class Vector:
     def place(self) -> "tuple[int, int]":
         """Number of the device, and where the vector begins."""
         return self._device.index or 0, self._numbers.data_ptr()
-
-    @contextlib.contextmanager
-    def in_order(self) -> Generator[None, None, None]:
-        """What the node does with the weights comes after what the loop has asked of the device, and before
-        what it asks from then on. The node works on the default stream; a loop may have another."""
-        own = torch.cuda.current_stream(self._device)
-        shared = torch.cuda.default_stream(self._device)
-        if own == shared:
-            yield
-            return
-        shared.wait_stream(own)
-        try:
-            yield
-        finally:
-            own.wait_stream(shared)
 
 
 def of(tensors: "Sequence[Tensor]") -> Optional[Vector]:

@@ -1,0 +1,56 @@
+"""Type and shape of an optimizer's state, beside its numbers in a checkpoint, which are f32."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from dnode import _parts
+
+#: After the name of an optimizer's state: its type and shape, where they are not its parameter's.
+FORM = ":form"
+#: Types of state by their place in this list, which only grows; a number of Python's has no shape.
+_STATES: tuple[Any, ...] = (
+    int,
+    float,
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+)
+#: A length of a shape is told as two numbers, of which the second is below this: f32 has both exactly.
+_LOW = 1 << 20
+
+
+def form(value: Any, parameter: torch.Tensor) -> Optional[torch.Tensor]:
+    """Type and shape of an optimizer's state as numbers of f32; ``None`` where they are as without them: those of
+    the parameter, or one number of f32."""
+    if not isinstance(value, torch.Tensor):
+        return torch.tensor([float(_STATES.index(type(value)))]) if type(value) in (int, float) else None
+    plain = value.shape == parameter.shape and value.dtype == parameter.dtype and value.numel() > 1
+    if plain or (value.dim() == 0 and value.dtype == torch.float32) or value.dtype not in _STATES:
+        return None
+    lengths = [number for length in value.shape for number in divmod(length, _LOW)]
+    return torch.tensor([_STATES.index(value.dtype), *lengths], dtype=torch.float32)
+
+
+def formed(numbers: torch.Tensor, form: torch.Tensor, parameter: torch.Tensor) -> Any:
+    """The state that had this form; the numbers as they are where its type is one of a later version."""
+    kind, *lengths = [int(it) for it in form]
+    if not 0 <= kind < len(_STATES):
+        return numbers.clone()
+    shape = [high * _LOW + low for high, low in zip(lengths[::2], lengths[1::2])]
+    if _STATES[kind] in (int, float):
+        return _STATES[kind](numbers[0])
+    # One number is counted on the host, as optimizers do.
+    whole = numbers.clone().reshape(shape).to(_STATES[kind])
+    if _parts.is_part(parameter):
+        return _parts.part_of(whole, parameter) if whole.shape == parameter.shape else whole
+    return whole if whole.dim() == 0 else whole.to(parameter.device)
