@@ -1,6 +1,7 @@
 //! The state machine itself: its parts, and the calls that drive it.
 
 mod dispatch;
+mod judging;
 mod queries;
 mod steps;
 mod watching;

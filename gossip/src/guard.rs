@@ -9,6 +9,7 @@
 
 mod bar;
 mod kept;
+mod record;
 mod terms;
 mod usual;
 
@@ -18,9 +19,10 @@ use dnode_protocol::{Clock, FragmentId, PeerId};
 
 use self::bar::{Bar, EXCESS_MAX, FREQUENT_STEPS, WHOLE};
 pub use self::kept::{VERDICTS_MAX, Verdict, Verdicts};
+use self::record::Record;
 pub use self::terms::{Evidence, Grounds, Tolerance, Trust};
 pub(crate) use self::usual::Met;
-use self::usual::{Length, USUAL_RATE, Usual};
+use self::usual::{Length, Usual};
 use crate::config::Config;
 
 /// Longest difference that is let in, multiple of the norm of the own fragment. Measured: honest runs
@@ -37,8 +39,8 @@ const UNTRUSTED_WEIGHTS_MAX: f64 = 0.3;
 const MOMENTS_MAX: f64 = 10.0;
 /// Differences refused, since it was trusted, after which a neighbour is left out.
 const OUTLIERS_MAX: u32 = 3;
-/// How unlike in speed a neighbour may be so that its differences may be longer for it: a liar gains
-/// twice the radius.
+/// How unlike in speed a neighbour may be so that its differences may be longer for it: a liar about its speed
+/// gains twice the length, for itself and for all others.
 const UNLIKE_SPEED_MAX: f64 = 4.0;
 /// Where mixes are frequent: difference, multiple of the others' usual one, beyond which the radius
 /// shrinks by as much as the difference is longer. So one that runs away ends with no pull at all.
@@ -60,10 +62,6 @@ const GROWTH_COMMITS_MAX: u64 = 64;
 /// Where mixes are frequent: radius before anything is known of a neighbour, multiple of the own weights.
 /// Replicas begin equal. Measured: docs/measurements.md, "Bars for more exchanges".
 const START_RADIUS: f64 = 0.02;
-/// Difference up to which a neighbour on trial passes, in the same unit.
-const PASS_MAX: f64 = 1.7;
-/// Evidence below which it is trusted again.
-const TRUSTED_AT: f64 = 2.0;
 /// Commits for which what was usual is compared with.
 const USUAL_COMMITS: u64 = 12;
 /// Commits between two exchanges beyond which the difference says nothing of the neighbour.
@@ -79,7 +77,8 @@ const RATION_ROUNDS: u64 = 2;
 const PAUSE_ROUNDS: u64 = 32;
 /// Times that the pause doubles at most.
 const PAUSE_DOUBLINGS_MAX: u32 = 5;
-/// How often it makes a difference that a neighbour says that it has taken over a replica (guess).
+/// How often it makes a difference that a neighbour says that it has taken over a replica, or has started again
+/// (guess).
 const JOINED_MAX: u32 = 3;
 /// Local steps after that in which differences are no evidence: an optimizer without moments takes long steps.
 /// Longer commits leave them time to become shorter.
@@ -89,31 +88,6 @@ const NEW_STEPS: u64 = 100;
 const FAR_PART: (usize, usize) = (2, 3);
 /// Differences in turn that are as usual after which a neighbour on trial is let in again.
 const PASSES: u32 = 4;
-
-#[derive(Clone, Debug, Default)]
-struct Record {
-    trust: Trust,
-    /// Differences refused since it was trusted.
-    outliers: u32,
-    /// Sum of what its differences exceed the usual ones by; never below zero.
-    evidence: f64,
-    /// The own clock of the last evidence, and the most that it may be at this clock.
-    evidence_max: (Clock, f64),
-    /// Running mean of its differences, multiple of the usual ones.
-    times: f64,
-    /// How often it was left out.
-    left_out: u32,
-    /// The round from which a neighbour that was left out is tried again.
-    trial_at: u64,
-    passes: u32,
-    /// How often it has taken over a replica.
-    joined: u32,
-    /// The own clock until which it may be unlike the others because its optimizer knows nothing yet.
-    new_until: Clock,
-    fragments: BTreeMap<FragmentId, Usual>,
-    /// The own clock at the last difference.
-    met: Clock,
-}
 
 /// What the guard knows of the neighbours; bounded by [`STRANGERS_MAX`](crate::config::STRANGERS_MAX) neighbours.
 #[derive(Clone, Debug)]
@@ -130,8 +104,8 @@ pub(crate) struct Guard {
     new_commits: u64,
     /// Squared norm and length of the own fragments, as they were last seen.
     own: BTreeMap<FragmentId, (f64, usize)>,
-    /// How often this peer was found to have fallen behind, and the round before which it is not found so
-    /// again.
+    /// How often this peer was found to have fallen behind or to be exiled, and the round before which it is not
+    /// found so again.
     behind: (u32, u64),
 }
 
@@ -184,16 +158,18 @@ impl Guard {
         // Where the radius is tight, who is new or was away is far by right.
         let may_be_far = self.bar.frequent && record.is_none() && self.is_back(met);
         let usual = usual.filter(|_| !may_be_far);
-        let speed = met.unlike_speed.min(UNLIKE_SPEED_MAX).sqrt();
+        let speed = longer_by_speed(met);
         let known = usual.map(|usual| self.bar.whole * usual * speed);
         let radius = known.filter(|it| it.is_finite()).unwrap_or_else(|| self.first_radius(met));
         let far = usual.filter(|_| self.bar.frequent);
         let far = far.map_or(f64::INFINITY, |usual| FAR * usual * speed);
         let weights = match (record, usual) {
             (None, _) => WEIGHTS_MAX,
-            (Some(_), None) => UNTRUSTED_WEIGHTS_MAX,
-            (Some(_), Some(usual)) => {
-                (EXCESS_MAX * usual * met.unlike_speed.sqrt()).min(UNTRUSTED_WEIGHTS_MAX)
+            (Some(_), usual) => {
+                // What was usual once may have grown since, and one other still tells what is.
+                let lone = self.lone(met).map(|lone| lone.after(self.apart(met)));
+                let least = usual.into_iter().chain(lone).fold(f64::INFINITY, f64::min);
+                (EXCESS_MAX * least * speed).min(UNTRUSTED_WEIGHTS_MAX)
             }
         };
         // Two that train fast are far apart by right.
@@ -261,7 +237,9 @@ impl Guard {
         if seen.refused && self.is_outlier(&met, &seen) {
             return self.note_outlier(met, seen);
         }
-        let usual = Length::median_of_alike(self.witnesses(&met, false));
+        let lengths = self.lengths_of_trusted(&met, false);
+        let lone = only(&lengths);
+        let usual = Length::median_of_alike(enough(lengths));
         let told = if self.bar.frequent { self.usual_with_others(&met) } else { None };
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
@@ -297,11 +275,17 @@ impl Guard {
         let length = Length::new(length, apart);
         let before = if known.first { Length::default() } else { known.length };
         (known.length, known.first) = (before.mean(length), false);
-        let times = match usual {
-            Some(usual) => length.times(usual) / met.unlike_speed.sqrt(),
+        let times_of = |usual| length.times(usual) / longer_by_speed(&met);
+        let times = match (usual, lone) {
+            (Some(usual), _) => times_of(usual),
+            (None, _) if record.trust == Trust::Trusted => return None,
+            // One other is no ground for a verdict. Whom both have left out is not let in because there are no
+            // more of them.
+            (None, Some(lone)) if record.trust == Trust::LeftOut => times_of(lone),
+            (None, _) if seen.refused => return None,
+            (None, Some(lone)) => times_of(lone).min(self.bar.free),
             // Nobody else is here to compare it with: what was let in on trial is well.
-            None if record.trust != Trust::Trusted && !seen.refused => 1.0,
-            None => return None,
+            (None, None) => 1.0,
         };
         let trust = record.weigh(&met, times, self.bar);
         let grounds = match trust {
@@ -348,11 +332,35 @@ impl Guard {
     ///
     /// Not found again for some rounds, more each time.
     pub(crate) fn has_fallen_behind(&mut self, clock: Clock, round: u64) -> Option<Vec<PeerId>> {
-        let (times, not_before) = self.behind;
         let recent = self.peers.values().filter(|it| clock.distance(it.met) <= USUAL_COMMITS);
         let (met, far) = recent
             .fold((0, 0), |(met, far), record| (met + 1, far + usize::from(record.outliers > 0)));
-        if round < not_before || !are_nearly_all(far, met) {
+        if are_nearly_all(far, met) { self.give_way(round) } else { None }
+    }
+
+    /// Whether so many neighbours leave this peer out, of so many, that its own replica must be the one that is
+    /// unlike those of the run. They are trusted then, and so are those whom this peer found too far away; those
+    /// for whom that is news are returned.
+    pub(crate) fn is_exiled(
+        &mut self,
+        (left_out_by, of): (&[PeerId], usize),
+        round: u64,
+    ) -> Option<Vec<PeerId>> {
+        if !are_nearly_all(left_out_by.len(), of) {
+            return None;
+        }
+        let mut pardoned = self.give_way(round)?;
+        for peer in left_out_by {
+            let record = self.peers.get_mut(peer);
+            pardoned.extend(record.and_then(|it| it.judge(Trust::Trusted, round)).map(|_| *peer));
+        }
+        Some(pardoned)
+    }
+
+    /// The own replica is to be replaced, so nobody is accused for its sake. `None` so soon after the last time.
+    fn give_way(&mut self, round: u64) -> Option<Vec<PeerId>> {
+        let (times, not_before) = self.behind;
+        if round < not_before {
             return None;
         }
         let pause = PAUSE_ROUNDS << times.min(PAUSE_DOUBLINGS_MAX);
@@ -390,9 +398,19 @@ impl Guard {
         record.judge(Trust::LeftOut, round)
     }
 
-    /// What is usual of each other neighbour on the fragment that is trusted; `first_tells`: also if that
-    /// is its first difference, which is no ground for a verdict by length. Empty if they are too few.
+    /// What is usual of the one neighbour that is trusted, where there is no other one.
+    fn lone(&self, met: &Met) -> Option<Length> {
+        only(&self.lengths_of_trusted(met, false))
+    }
+
+    /// As [`Guard::lengths_of_trusted`]; empty if they are too few.
     fn witnesses(&self, met: &Met, first_tells: bool) -> Vec<Length> {
+        enough(self.lengths_of_trusted(met, first_tells))
+    }
+
+    /// What is usual of each other neighbour on the fragment that is trusted; `first_tells`: also if that
+    /// is its first difference, which is no ground for a verdict by length.
+    fn lengths_of_trusted(&self, met: &Met, first_tells: bool) -> Vec<Length> {
         let trusted = |record: &&Record| record.trust == Trust::Trusted;
         let others = self.peers.iter().filter(|(peer, _)| **peer != met.peer);
         let lengths = others.map(|(_, record)| record).filter(trusted).filter_map(|record| {
@@ -401,8 +419,7 @@ impl Guard {
             let tells = recent && (first_tells || !usual.first);
             (tells && usual.length.held > 0.0).then_some(usual.length)
         });
-        let lengths: Vec<Length> = lengths.collect();
-        if lengths.len() >= WITNESSES_MIN { lengths } else { Vec::new() }
+        lengths.collect()
     }
 
     /// The replica was replaced at this clock: what was usual before says nothing now.
@@ -413,11 +430,15 @@ impl Guard {
         }
     }
 
-    /// A neighbour has started again, perhaps mended: whoever was left out is tried at once.
+    /// A neighbour has started again, perhaps mended: whoever was left out is tried at once. A few times in its
+    /// life, as of [`Guard::joined`]: who starts again and again waits like others that are left out.
     pub(crate) fn restarted(&mut self, peer: &PeerId, round: u64) {
         if let Some(record) = self.peers.get_mut(peer) {
             record.fragments.clear();
-            (record.trial_at, record.passes) = (round, 0);
+            record.passes = 0;
+            if record.trust == Trust::LeftOut && record.joined < JOINED_MAX {
+                (record.joined, record.trial_at) = (record.joined + 1, round);
+            }
         }
     }
 
@@ -447,51 +468,25 @@ impl Guard {
     }
 }
 
+/// The only one of these, if there is just one.
+const fn only(lengths: &[Length]) -> Option<Length> {
+    if let [lone] = lengths { Some(*lone) } else { None }
+}
+
+/// These, if they are enough to say what is usual; else none.
+fn enough(lengths: Vec<Length>) -> Vec<Length> {
+    if lengths.len() >= WITNESSES_MIN { lengths } else { Vec::new() }
+}
+
+/// How many times as long a neighbour's differences may be because one of both, or another one, is fast or slow, as
+/// they say: the root, as of a random walk.
+fn longer_by_speed(met: &Met) -> f64 {
+    met.unlike_speed.min(UNLIKE_SPEED_MAX).sqrt()
+}
+
 /// Whether so many of those that were met, and enough to know, are far away.
 pub(crate) const fn are_nearly_all(far: usize, met: usize) -> bool {
     far >= WITNESSES_MIN && far * FAR_PART.1 > met * FAR_PART.0
-}
-
-impl Record {
-    /// Adds what a difference of so many times the usual one says, and returns the trust that follows.
-    fn weigh(&mut self, met: &Met, times: f64, bar: Bar) -> Trust {
-        let times = times.min(EXCESS_MAX);
-        self.times =
-            if self.times > 0.0 { self.times + USUAL_RATE * (times - self.times) } else { times };
-        if self.trust == Trust::LeftOut {
-            self.passes = if times <= PASS_MAX { self.passes + 1 } else { 0 };
-            return if self.passes >= PASSES { Trust::Trusted } else { Trust::LeftOut };
-        }
-        if self.evidence_max.0 != met.clock {
-            self.evidence_max = (met.clock, self.evidence + bar.commit_most(met));
-        }
-        let most = bar.left_out_at.min(self.evidence_max.1.max(self.evidence));
-        self.evidence = (self.evidence + times - bar.free).min(most).max(0.0);
-        let watched = self.trust == Trust::WeighedDown && self.evidence > TRUSTED_AT;
-        if self.evidence >= bar.left_out_at {
-            Trust::LeftOut
-        } else if self.evidence >= bar.weighed_down_at || watched {
-            Trust::WeighedDown
-        } else {
-            Trust::Trusted
-        }
-    }
-
-    /// Takes over a trust; returns it when it is another one.
-    fn judge(&mut self, trust: Trust, round: u64) -> Option<Trust> {
-        let on_trial = self.trust == Trust::LeftOut && round >= self.trial_at;
-        if trust == Trust::LeftOut && (self.trust != Trust::LeftOut || on_trial && self.passes == 0)
-        {
-            let pause = PAUSE_ROUNDS << self.left_out.min(PAUSE_DOUBLINGS_MAX);
-            self.left_out = self.left_out.saturating_add(1);
-            (self.trial_at, self.passes) = (round + pause, 0);
-        }
-        let changed = std::mem::replace(&mut self.trust, trust) != trust;
-        if changed && trust == Trust::Trusted {
-            (self.evidence, self.times, self.outliers) = (0.0, 0.0, 0);
-        }
-        changed.then_some(trust)
-    }
 }
 
 #[cfg(test)]

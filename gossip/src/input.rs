@@ -139,6 +139,10 @@ pub enum Input {
         /// The exchange.
         exchange: ExchangeId,
     },
+    /// The weights are those that all begin from: no step was done with them, in this start or an earlier one.
+    /// Until [`Self::StepMeasured`] or a commit this peer takes over the replica of whoever had done a commit
+    /// before they met, however small its lead.
+    Untrained,
     /// The trainer waits, for example for peers it requires. Neighbours that have begun run ahead of
     /// this peer by the progress gap and wait there, for at most the gate time: peers that begin
     /// together stay together. Until [`Input::Begin`] this peer does not catch up.

@@ -108,7 +108,7 @@ impl Membership {
 
     /// The newest clock that is believed; who names a newer one is doubted.
     pub(crate) fn newest_believed(&self, context: &Context) -> Clock {
-        self.validation.newest_believed(context, &self.members)
+        self.validation.newest_believed(context, (&self.members, &self.links))
     }
 
     /// Whether the clock of the neighbour `peer` is not believed.
@@ -131,7 +131,7 @@ impl Membership {
     /// it is not the word of a few alone.
     pub(crate) fn inherited(&self, context: &Context, snapshots: Clock) -> Clock {
         let newest = self.newest(context).unwrap_or_default().max(snapshots);
-        let borne_out = ClockValidation::borne_out(context, &self.members);
+        let borne_out = ClockValidation::borne_out(context, (&self.members, &self.links));
         borne_out.map_or(newest, |most| newest.min(most))
     }
 
@@ -299,6 +299,7 @@ impl Membership {
             return ClockNews::Nothing;
         }
         let known = member.clock.map_or(clock, |known| known.max(clock));
+        member.had_begun |= first && known > Clock(0);
         member.clock = Some(known);
         let counts_again = waits && own.ahead_of(known) <= gap && !lacks;
         if counts_again {

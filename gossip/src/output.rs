@@ -357,6 +357,14 @@ pub enum Event {
         /// Of how many.
         of: usize,
     },
+    /// Nearly all neighbours leave this peer out, so its own replica must be the one that is unlike those of the
+    /// run: it takes over another.
+    Exiled {
+        /// How many neighbours leave this peer out.
+        partners: usize,
+        /// Of how many.
+        of: usize,
+    },
     /// A peer broke the rules.
     Offended {
         /// The peer.

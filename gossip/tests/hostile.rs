@@ -200,6 +200,28 @@ fn a_third_that_leads_is_followed_by_nobody_and_more_by_all() {
 }
 
 #[test]
+fn names_that_come_while_others_mix_have_no_say_before_they_mix_too() {
+    let mut host = host_among(&[1, 1, 1]);
+    assert!(host.commit(0.0, Time::ZERO));
+    mix(&mut host, 1, 1, Clock(1), Time::ZERO);
+    host.take_effects();
+    for index in 4..10 {
+        host.handle(Input::PeerUp { peer: peer(index), incarnation: 1 }, Time::ZERO);
+        host.handle(received(index, heartbeat(END - 9)), Time::ZERO);
+        assert!(host.training && host.core.clock() == Clock(1), "{index}");
+    }
+    // Part of a run that was cut off is heard as soon as it has mixed, at whatever clock.
+    for index in 4..7 {
+        assert!(host.training, "{index}");
+        mix(&mut host, index, 1, Clock(END - 9), Time::ZERO);
+    }
+    for index in 4..7 {
+        host.handle(received(index, heartbeat(END - 1)), Time::ZERO);
+    }
+    assert!(!host.training, "three of seven bear each other out");
+}
+
+#[test]
 fn who_has_committed_is_a_witness_itself() {
     // Of five others one may lead, of six two.
     for (own, follows) in [(0, true), (1, false)] {

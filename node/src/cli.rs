@@ -140,8 +140,8 @@ pub enum Command {
     /// Make a run that has an owner, who alone lets others in.
     #[command(subcommand, after_help = "Example: dnode run create --data-dir owner")]
     Run(RunCommand),
-    /// Print an invitation to a run that has owners: a ticket for `dnode join`.
-    #[command(after_help = "Example: dnode invite --data-dir owner --expires 7d > invitation")]
+    /// Make an invitation to a run that has owners: a ticket for `dnode join`.
+    #[command(after_help = "Example: dnode invite --data-dir owner --expires 7d --out invitation")]
     Invite(Invite),
     /// Remove a member from a run that has owners, or take an invitation back with all who came by it.
     #[command(after_help = "Example: dnode revoke --data-dir owner 12D3KooW…")]

@@ -34,7 +34,7 @@ pub use keys::{
 pub use kind::{Kind, Reals};
 pub use reference::{file_text, origin_text, reference_markdown, reference_text};
 pub use run::{run_line, run_spec, shared_settings, ticket_line};
-pub(crate) use run::{run_settings, shared_settings_of};
+pub(crate) use run::{run_settings, shared_settings_of, trust_settings};
 pub use settings::Settings;
 pub use values::{
     Backend, Balance, Budget, Collective, Direct, LogFormat, Nat, Relay, Rule, Share,

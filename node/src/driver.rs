@@ -142,6 +142,9 @@ impl Driver {
     ) -> Result<(Box<Ending>, Telemetry), DriveError> {
         // Who only watches waits for nobody.
         self.host.feed(if self.observing.is_some() { Input::Begin } else { Input::Wait });
+        if self.lifecycle.is_untrained() {
+            self.host.feed(Input::Untrained);
+        }
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !self.lifecycle.is_over() {
@@ -303,7 +306,7 @@ impl Driver {
             NetworkEvent::Channel { peer, channel } => self.groups.on_channel(peer, channel),
             NetworkEvent::PathLost { peer } => host.feed(Input::Alarm { peer }),
             NetworkEvent::Revocations { new, known } => {
-                self.removals.keep(&known);
+                self.removals.keep(known, Instant::now());
                 for statement in &new {
                     let what = removals::words(statement);
                     tracing::warn!("{what}");

@@ -359,7 +359,8 @@ pub async fn join(
 
     let (peer_store, remembered) = PeerStore::load(dir.path());
     let (remembers, watches) = (!remembered.is_empty(), observes.is_some());
-    let terms = Terms { remembers, observes: watches, ..terms(&config, dir.life()) };
+    let untrained = position.step == 0;
+    let terms = Terms { remembers, untrained, observes: watches, ..terms(&config, dir.life()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (pass, revocations) = member.unzip();
     let revocations = revocations.unwrap_or_default();

@@ -2,6 +2,8 @@
 //!
 //! It is part of the library so that the Python package has the command, too.
 
+mod tickets;
+
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::num::NonZero;
@@ -16,7 +18,7 @@ use crate::backend::BackendError;
 use crate::check::{self, CheckError};
 use crate::cli::{
     AuditCommand, Bench, Check, Cli, Command, ConfigCommand, Doctor, Eval, ExchangeArgs, Generate,
-    Invite, Join, LinkArgs, RunCommand, TokenizerCommand, fault,
+    Join, LinkArgs, RunCommand, TokenizerCommand, fault,
 };
 use crate::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
 use crate::data_dir::{DataDir, DataDirError};
@@ -30,7 +32,7 @@ use crate::progress::Significant;
 use crate::tools::audit::{self, AuditError};
 use crate::tools::choices::{self, ChoicesError};
 use crate::tools::language::{self, LanguageError};
-use crate::tools::members::{self, MembersError, Wanted};
+use crate::tools::members::{self, MembersError};
 use crate::top::{self, TopError};
 use crate::view::figure;
 use crate::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome, error_text};
@@ -178,11 +180,11 @@ pub fn program(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Command::Run(RunCommand::Create { data_dir, owner }) => {
             members::create(&data_dir, &owner).map_err(Into::into).and_then(|text| print(&text))
         }
-        Command::Invite(flags) => invite(&flags),
+        Command::Invite(flags) => tickets::invite(&flags),
         Command::Revoke { what, data_dir } => {
             members::revoke(&data_dir, &what).map_err(Into::into).and_then(|text| print(&text))
         }
-        Command::Ticket { file } => make_ticket(file.as_deref()),
+        Command::Ticket { file } => tickets::make_ticket(file.as_deref()),
         Command::Id { data_dir } => id(&data_dir),
     };
     match result {
@@ -450,24 +452,6 @@ fn judge(command: &AuditCommand) -> Result<(), Failure> {
             broken.map_or(Ok(()), |broken| Err(broken.into()))
         }
     }
-}
-
-fn invite(flags: &Invite) -> Result<(), Failure> {
-    let Invite { role, expires, uses, further, address, data_dir } = flags;
-    let wanted =
-        Wanted { role: *role, expires, uses: *uses, further: *further, addresses: address };
-    let (ticket, told) = members::invite(data_dir, &wanted)?;
-    // Standard output has the ticket alone, for a file.
-    let _ = writeln!(io::stderr(), "{told}");
-    print(&(ticket + "\n"))
-}
-
-fn make_ticket(file: Option<&Path>) -> Result<(), Failure> {
-    let text = membership::fresh_ticket().to_text() + "\n";
-    let Some(file) = file else { return print(&text) };
-    let failed = |reason| Failure::Write { what: file.display().to_string(), reason };
-    membership::write_new(file, &text).map_err(failed)?;
-    print(&format!("{} has the ticket; whoever has it is a member\n", file.display()))
 }
 
 fn id(folder: &Path) -> Result<(), Failure> {

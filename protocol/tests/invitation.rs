@@ -218,6 +218,77 @@ fn the_latest_to_end_are_kept_and_those_of_owners_before_those_of_members() {
     assert_eq!(known.len(), 1);
 }
 
+/// Key 3 by an invitation of its own, whose number is `number`; its time ends late.
+fn late_chain(holder: u8, number: u64) -> Chain {
+    let given = Grant { not_after_s: 100_000, ..grant(&key(holder), 0, number) };
+    Chain::default().extended(&key(1), given).unwrap()
+}
+
+#[test]
+fn what_is_taken_back_already_is_new_only_where_it_lasts_much_longer() {
+    let mut known = Revocations::default();
+    let mut says = |until_s, now_s| {
+        let statement = Revocation::sign(&key(3), Target::Number(7), until_s, late_chain(3, 1));
+        known.insert(statement, &owners(), now_s).unwrap()
+    };
+    assert!(says(1150, 150));
+    for until_s in [1150, 1151, 1275, 500] {
+        assert!(!says(until_s, 150), "{until_s}");
+    }
+    assert!(says(1276, 150));
+    assert!(says(1277, 1276), "little is left of the first");
+    let news = (1278..=100_000).step_by(10).filter(|until_s| says(*until_s, 1276)).count();
+    assert!(news < 100, "{news} in a day");
+}
+
+#[test]
+fn who_has_said_the_most_gives_way_and_nobody_pushes_out_who_has_said_little() {
+    let mut known = Revocations::default();
+    let mut says = |issuer: u8, root: u64, number: u64, until_s| {
+        let target = Target::Number(number);
+        let statement = Revocation::sign(&key(issuer), target, until_s, late_chain(issuer, root));
+        known.insert(statement, &owners(), 150).map_err(|error| error.to_string())
+    };
+    let most = MEMBER_REVOCATIONS_MAX as u64;
+    // An honest member, and one that says what it can, for longer.
+    assert_eq!(says(20, 1, 1, 200), Ok(true));
+    for number in 0..4 * most {
+        let _ = says(21, 2, number, 90_000 + number);
+    }
+    // By the same invitation under other names: they take from each other.
+    for name in 22..40 {
+        for number in 0..most {
+            let _ = says(name, 2, number, 99_000);
+        }
+    }
+    // Others come later and have their say all the same.
+    assert_eq!(says(40, 3, 1, 200), Ok(true));
+    assert_eq!(says(41, 4, 1, 200), Ok(true));
+    let by = |issuer: u8| known.iter().filter(|kept| *kept.issuer() == key(issuer).peer()).count();
+    assert_eq!((by(20), by(40), by(41)), (1, 1, 1));
+    assert_eq!(known.len(), MEMBER_REVOCATIONS_MAX);
+}
+
+#[test]
+fn a_statement_of_which_a_signature_is_none_is_told_apart_from_others() {
+    let mut known = Revocations::default();
+    let mut forged = |statement: Revocation, now_s| {
+        known.insert(statement, &owners(), now_s).unwrap_err().is_forged()
+    };
+    let target = Target::Number(4);
+    let changed = |statement: Revocation, at: usize| {
+        let mut bytes = Revocation::to_bytes([&statement]);
+        let at = if at == 0 { bytes.len() - 1 } else { at };
+        bytes[at] ^= 1;
+        Revocation::from_bytes(&bytes).unwrap().remove(0)
+    };
+    // A byte of the target, and the last one of the signature of the last certificate.
+    assert!(forged(changed(revoke(1, target, Chain::default()), 40), 150));
+    assert!(forged(changed(revoke(3, target, chain(2)), 0), 150));
+    assert!(!forged(revoke(3, target, chain(2)), 90), "it holds by another clock");
+    assert!(!forged(revoke(3, target, chain(2)), 201), "the same");
+}
+
 #[test]
 fn revocations_travel_in_messages_of_bounded_length_and_damaged_ones_in_none() {
     let statement = revoke(1, Target::Number(2), Chain::default());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The files that decide which bytes peers exchange.
-const SOURCES: [&str; 18] = [
+const SOURCES: [&str; 19] = [
     "src/fragment.rs",
     "src/frame.rs",
     "src/frame/codec.rs",
@@ -14,6 +14,7 @@ const SOURCES: [&str; 18] = [
     "src/invitation/chain.rs",
     "src/invitation/pass.rs",
     "src/invitation/revocation.rs",
+    "src/invitation/revocation/kept.rs",
     "src/label.rs",
     "src/limits.rs",
     "src/membership/proof.rs",

@@ -28,6 +28,8 @@ pub(crate) struct Progress {
     load: Load,
     /// The trainer waits, for example for peers that it requires.
     waiting: bool,
+    /// Its weights are those that all begin from, and the time of its steps is not known yet.
+    untrained: bool,
     /// It has done all its steps.
     finished: bool,
     /// The process is about to leave.
@@ -46,6 +48,7 @@ impl Progress {
             step_batch: load.batch,
             load,
             waiting: false,
+            untrained: false,
             finished: false,
             leaving: false,
             replacing: None,
@@ -55,6 +58,11 @@ impl Progress {
 
     pub(crate) const fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// Whether the replica is the one that all begin from, or nearly: next to nothing would be lost with it.
+    pub(crate) const fn is_untrained(&self) -> bool {
+        self.untrained
     }
 
     pub(crate) const fn samples(&self) -> u64 {
@@ -79,10 +87,6 @@ impl Progress {
         steps_time(self.step_time, self.load.local_steps)
     }
 
-    pub(crate) const fn is_waiting(&self) -> bool {
-        self.waiting
-    }
-
     pub(crate) const fn is_finished(&self) -> bool {
         self.finished
     }
@@ -93,6 +97,12 @@ impl Progress {
 
     pub(crate) const fn is_replacing(&self) -> bool {
         self.replacing.is_some()
+    }
+
+    /// Nothing forbids to take over a replica in place of the own one: neither a replica that is on its way, nor
+    /// the wait for the first one, nor the end of this peer.
+    pub(crate) const fn may_replace(&self) -> bool {
+        !self.is_replacing() && !self.waiting && !self.leaving
     }
 
     /// Where this peer only watches, how many commits the others do between two of its looks.
@@ -138,6 +148,7 @@ impl Progress {
     /// A local step of so many samples takes so long.
     pub(crate) const fn set_step(&mut self, time: Duration, batch: u32) {
         (self.step_time, self.step_batch) = (time, batch);
+        self.untrained = false;
     }
 
     pub(crate) const fn set_load(&mut self, load: Load) {
@@ -151,6 +162,11 @@ impl Progress {
     /// Says whether the trainer waits.
     pub(crate) const fn set_waiting(&mut self, waiting: bool) {
         self.waiting = waiting;
+    }
+
+    /// Says whether the weights are those that all begin from.
+    pub(crate) const fn set_untrained(&mut self, untrained: bool) {
+        self.untrained = untrained;
     }
 
     /// The trainer has done all its steps.

@@ -10,13 +10,12 @@ use dnode_protocol::{
 use super::Gossip;
 use crate::context::Step;
 use crate::delta_set::Span;
-use crate::exchange::{Proposal, is_slow, meeting};
+use crate::exchange::Proposal;
 use crate::membership::{is_absurd, names_absurd_clock};
 use crate::staleness::{is_left_alone, lag_bound};
-use crate::state_transfer::{BadReplica, Meeting, Snapshot};
+use crate::state_transfer::Snapshot;
 use crate::{
-    ContributionId, Event, Evidence, Failure, Grounds, Input, Mixing, Offence, Output, RefusedMix,
-    SnapshotContents, Trust,
+    ContributionId, Failure, Input, Mixing, Offence, Output, RefusedMix, SnapshotContents, Trust,
 };
 
 impl Gossip {
@@ -54,6 +53,7 @@ impl Gossip {
             Input::MixRefused { exchange, reason } => self.on_mix_refused(exchange, reason),
             Input::Undone { exchange } => self.exchange.responder().on_undone(context, exchange),
             Input::Adopted { exchange } => self.on_adopted(exchange),
+            Input::Untrained => context.progress.set_untrained(true),
             Input::Wait => context.progress.set_waiting(true),
             Input::Begin => {
                 context.progress.set_waiting(false);
@@ -126,13 +126,10 @@ impl Gossip {
                 self.delta_set.on_fetch(context, from, exchange, contribution);
             }
             Message::Rack { name, stripe } => self.on_rack(from, name, stripe),
-            Message::Busy { exchange } => self.on_busy(from, exchange),
+            Message::Busy { exchange } => _ = self.on_busy(from, exchange),
             Message::LeftOut { exchange } => {
-                self.membership.on_left_out(context, from);
-                self.on_busy(from, exchange);
-                if let Some(bad) = self.transfer.joiner().on_left_out(&self.context, from) {
-                    self.take_over_again(bad);
-                }
+                let answered = self.on_busy(from, exchange);
+                self.on_left_out(from, answered);
             }
             Message::Stale { exchange, clock } => self.on_stale(from, exchange, clock),
             Message::Ack { exchange } => {
@@ -293,13 +290,16 @@ impl Gossip {
         }
     }
 
-    fn on_busy(&mut self, from: PeerId, exchange: ExchangeId) {
+    /// Somebody cannot do what it was asked for. Whether that ends a proposal of this peer.
+    fn on_busy(&mut self, from: PeerId, exchange: ExchangeId) -> bool {
         let (context, name) = (&mut self.context, (from, exchange));
         let taken = self.transfer.joiner().on_busy(context, from, exchange)
             || self.delta_set.on_declined(context, name, false);
-        if !taken && self.exchange.initiator().on_declined(context, name, Failure::Busy) {
+        let ends = !taken && self.exchange.initiator().on_declined(context, name, Failure::Busy);
+        if ends {
             self.membership.on_declined(context, from);
         }
+        ends
     }
 
     fn on_stale(&mut self, from: PeerId, exchange: ExchangeId, clock: Clock) {
@@ -344,67 +344,6 @@ impl Gossip {
         self.rounds.end_when_empty(context, self.exchange.is_idle());
         context.tell_rack();
         context.then(Step::Limit);
-    }
-
-    fn on_measured(&mut self, exchange: ExchangeId, seen: Evidence) {
-        let context = &mut self.context;
-        // Those who have done their last step draw near to each other, and one that still trains then looks
-        // far away.
-        let settles = context.progress.is_finished() && !seen.refused;
-        let judges = context.config.guard && !settles && !context.progress.is_replacing();
-        let found = self.exchange.find(context, exchange).filter(|_| judges);
-        let Some(exchanged) = found else {
-            return;
-        };
-        let (members, peer) = (self.membership.members(), exchanged.partner);
-        let met = meeting(context, members, self.rounds.begun(), exchanged);
-        if let Some(length) = self.guard.length(met.fragment, &seen) {
-            let meeting = Meeting { peer, fragment: met.fragment, length };
-            if let Some(bad) = self.transfer.joiner().on_met(&self.context, meeting) {
-                return self.take_over_again(bad);
-            }
-        }
-        if let Some((trust, grounds)) = self.guard.note(met, seen) {
-            self.on_judged(peer, trust, grounds);
-            self.consider_the_distance();
-        }
-    }
-
-    /// The replica that was taken over is none of the run's: takes over another one.
-    fn take_over_again(&mut self, bad: BadReplica) {
-        let round = self.rounds.begun();
-        for peer in self.guard.pardon(round) {
-            self.on_judged(peer, Trust::Trusted, Grounds::BadSnapshot);
-        }
-        let donor = bad.donor.filter(|donor| *donor != self.context.me);
-        if let Some(donor) = donor
-            && let Some(trust) = self.guard.misgave(donor, round)
-        {
-            self.on_judged(donor, trust, Grounds::BadSnapshot);
-        }
-        self.context.then(Step::CatchUp);
-    }
-
-    /// A peer that is slower than most, and so far from nearly all that it mixes with none, takes over a
-    /// replica: they have left it behind.
-    fn consider_the_distance(&mut self) {
-        let (clock, round) = (self.context.progress.clock(), self.rounds.begun());
-        if !is_slow(&self.context, self.membership.members()) {
-            return;
-        }
-        let Some(pardoned) = self.guard.has_fallen_behind(clock, round) else { return };
-        for peer in pardoned {
-            self.on_judged(peer, Trust::Trusted, Grounds::FellBehind);
-        }
-        self.context.then(Step::CatchUp);
-    }
-
-    /// The guard has changed its mind: who is left out holds up nobody.
-    pub(super) fn on_judged(&mut self, peer: PeerId, trust: Trust, grounds: Grounds) {
-        self.membership.set_trust(&peer, trust);
-        self.context.event(Event::Guarded { peer, trust, grounds });
-        self.context.then(Step::Load);
-        self.context.then(Step::Limit);
     }
 
     fn on_mixed(&mut self, exchange: ExchangeId, clock: Clock) {

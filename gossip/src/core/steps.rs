@@ -19,7 +19,8 @@ impl Gossip {
         }
     }
 
-    fn take(&mut self, step: Step) {
+    /// Takes a step, without those that follow from it.
+    pub(super) fn take(&mut self, step: Step) {
         let Self { context, membership, staleness, rounds, transfer, delta_set, guard, .. } = self;
         match step {
             Step::Retry(ended) => {
@@ -153,11 +154,11 @@ impl Gossip {
     }
 
     /// Starts to catch up when a neighbour in good standing is further ahead than B1 would let an
-    /// active neighbour run: it has given up on this peer, or this peer has just joined.
+    /// active neighbour run: it has given up on this peer, or this peer has just joined. While this peer has
+    /// done nothing, any lead is enough.
     fn consider_catch_up(&mut self) {
         let (context, progress) = (&self.context, &self.context.progress);
-        let busy = progress.is_replacing() || progress.is_waiting();
-        if busy || progress.is_leaving() || progress.is_finished() {
+        if !progress.may_replace() || progress.is_finished() {
             return;
         }
         let (least, own) = (self.lead_to_catch_up(), progress.clock());
@@ -177,11 +178,24 @@ impl Gossip {
         let context = &self.context;
         let mut heard = self.membership.members().heard();
         match context.progress.observes() {
+            None if self.begins_behind() => 1,
             None => context.config.bounds.progress_gap + 2,
             // Their last model.
             Some(_) if heard.all(|(_, member)| member.phase == Phase::Finished) => 1,
             Some(every) => every,
         }
+    }
+
+    /// Whether this peer begins while others have moved far since the weights that all begin from. Those that
+    /// begin together are not led by one of them; sums of contributions come together from any lead.
+    fn begins_behind(&self) -> bool {
+        let (context, membership) = (&self.context, &self.membership);
+        let own = context.progress.clock();
+        context.progress.is_untrained()
+            && context.config.mixing == Mixing::Exchange
+            && membership.donors(context).any(|(peer, clock)| {
+                clock > own && membership.get(&peer).is_some_and(|member| member.had_begun)
+            })
     }
 
     /// Takes over the clock of those ahead and keeps the model, because this peer merges. Whoever falls
@@ -206,8 +220,7 @@ impl Gossip {
 
     /// Has these fragments replaced by the neighbours'.
     fn begin_replacing(&mut self, waiting: Vec<FragmentId>, what: Replacing) {
-        let progress = &self.context.progress;
-        if progress.is_replacing() || progress.is_waiting() || progress.is_leaving() {
+        if !self.context.progress.may_replace() {
             return;
         }
         let Some(target) = self.membership.newest(&self.context) else {
@@ -234,6 +247,7 @@ impl Gossip {
     fn on_replaced(&mut self, snapshots: Option<Clock>) {
         let context = &mut self.context;
         let donors = self.transfer.joiner().finish(context);
+        context.progress.set_untrained(false);
         self.guard.replaced(snapshots.unwrap_or_else(|| context.progress.clock()));
         self.staleness.on_clock_moved();
         if let Some(donors) = donors {

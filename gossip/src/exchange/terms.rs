@@ -6,7 +6,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, PeerId, Terms};
 use crate::context::Context;
 use crate::membership::Partition;
 use crate::staleness::{mass, share, weighed_clock};
-use crate::{Config, mixing_weight};
+use crate::{Config, Weighting, mixing_weight};
 
 /// A message is repeated this many times within a lease.
 pub(super) const RETRIES_PER_LEASE: u32 = 4;
@@ -61,11 +61,15 @@ impl Offered {
     /// What this end agrees to in an exchange with `theirs`: weight, lag and codec.
     pub(super) fn agree(self, config: &Config, theirs: Terms, codec: Codec) -> Agreed {
         let clock = weighed_clock(config, self.clock, theirs.clock);
-        let (ours, other) = ((self.clock, self.mass), (clock, theirs.mass));
-        let weight = if self.merges || theirs.merges {
-            share(self.work, theirs.work)
-        } else {
-            mixing_weight(config.policy, ours, other)
+        // A mass is the other's word; it says nothing where all weigh the same.
+        let mass = if config.weighting == Weighting::Equal { self.mass } else { theirs.mass };
+        let share = share(self.work, theirs.work);
+        let weight = match (self.merges, theirs.merges) {
+            (true, true) => share,
+            // The one that comes in gives way at least as much as the other, whatever it says.
+            (false, true) => share.min(0.5),
+            (true, false) => share.max(0.5),
+            (false, false) => mixing_weight(config.policy, (self.clock, self.mass), (clock, mass)),
         };
         let lag = self.clock.distance(theirs.clock);
         Agreed { information: theirs.information, weight, lag, theirs: theirs.clock, codec }
@@ -91,5 +95,37 @@ impl Agreed {
     /// The exchange that was agreed on.
     pub(super) const fn exchanged(&self, partner: PeerId, fragment: FragmentId) -> Exchanged {
         Exchanged { partner, fragment, lag: self.lag, theirs: self.theirs }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weight(config: &Config, ours: Offered, theirs: Offered) -> f32 {
+        let terms = theirs.terms(Codec::F32, Information::default());
+        ours.agree(config, terms, Codec::F32).weight
+    }
+
+    #[test]
+    fn what_an_end_says_of_itself_gives_it_no_more_than_half_unless_masses_count_or_both_merge() {
+        let plain = Offered { clock: Clock(5), mass: 1, work: 10, merges: false };
+        let mass = Offered { mass: u32::MAX, ..plain };
+        let comes = Offered { work: u32::MAX, merges: true, ..plain };
+        let small = Offered { work: 1, merges: true, ..plain };
+        let equal = Config::default();
+        let samples = Config { weighting: Weighting::Samples, ..Config::default() };
+        for (config, ours, theirs, want) in [
+            (&equal, plain, mass, 0.5),
+            (&samples, plain, mass, 0.95),
+            (&equal, plain, comes, 0.5),
+            (&equal, plain, small, 1.0 / 11.0),
+            (&equal, Offered { merges: true, ..plain }, comes, 0.95),
+        ] {
+            let (got, other) = (weight(config, ours, theirs), weight(config, theirs, ours));
+            assert!((got - want).abs() < 1e-6, "{ours:?} {theirs:?}: {got}");
+            // Both ends know what both have said, so that the mean is kept.
+            assert!((got + other - 1.0).abs() < 1e-6, "{ours:?} {theirs:?}: {got} {other}");
+        }
     }
 }

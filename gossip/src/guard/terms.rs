@@ -90,6 +90,8 @@ pub enum Grounds {
     /// Nearly all neighbours are far away from this slow peer, so it has fallen behind. It takes over a
     /// replica.
     FellBehind,
+    /// Nearly all neighbours leave this peer out, so it takes over a replica of theirs and accuses none of them.
+    Exiled,
     /// Nearly all neighbours are far away from a fragment that this peer has taken over, so its donor has
     /// given something else: the donor is weighed down, and who was weighed down for the distance is let in.
     BadSnapshot,

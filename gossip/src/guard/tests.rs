@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 use super::bar::FREQUENT;
 use super::*;
+
+mod claims;
 use crate::rounds::Interval;
 use crate::testing::peer;
 
@@ -314,7 +316,7 @@ fn of_two_that_differ_nobody_knows_which_is_right() {
 fn a_slow_neighbour_may_be_further_away() {
     let mut guard = grown(&Config::default());
     for round in 1..500 {
-        for (index, length, unlike_speed) in [(1, 1.0, 8.0), (2, 1.0, 8.0), (3, 2.8, 8.0)] {
+        for (index, length, unlike_speed) in [(1, 1.0, 8.0), (2, 1.0, 8.0), (3, 2.0, 8.0)] {
             let met = Met { unlike_speed, ..met(index, round) };
             assert_eq!(guard.note(met, seen(length)), None);
         }

@@ -1,11 +1,12 @@
 //! Clock validation: a clock is a peer's own word, and one liar must not move the others.
 
-use dnode_protocol::{Clock, Heartbeat, Message, Terms};
+use dnode_protocol::{Clock, Heartbeat, Message, PeerId, Terms};
 
-use super::view::Members;
-use crate::Mixing;
+use super::links::Links;
+use super::view::{Member, Members};
 use crate::context::Context;
 use crate::staleness::lag_max;
+use crate::{Mixing, Trust};
 
 /// The first clock that nobody can have: one commit per microsecond reaches it after nine years.
 const CLOCK_END: u64 = 1 << 48;
@@ -68,18 +69,18 @@ impl ClockValidation {
     /// with it whatever its clock is.
     /// Every clock is believed by a peer that has nothing yet where nearly nobody else has either:
     /// many that join a lone peer take over its replica.
-    pub(super) fn newest_believed(self, context: &Context, members: &Members) -> Clock {
+    pub(super) fn newest_believed(self, context: &Context, among: (&Members, &Links)) -> Clock {
         let believes = |borne_out: &Clock| *borne_out > Clock(0) || self.replaced;
-        let borne_out = Self::borne_out(context, members).filter(believes);
+        let borne_out = Self::borne_out(context, among).filter(believes);
         borne_out.map_or(Clock(u64::MAX), |clock| clock.plus(lag_max(&context.config)))
     }
 
     /// The newest clock that is not the word of a few alone: this peer has reached it, or more than a
     /// third of all witnesses have. `None` where there are too few to tell, and where everybody adds
     /// what everybody else adds: who is not followed there keeps contributions that are lost.
-    pub(super) fn borne_out(context: &Context, members: &Members) -> Option<Clock> {
+    pub(super) fn borne_out(context: &Context, among: (&Members, &Links)) -> Option<Clock> {
         let own = context.progress.clock();
-        let mut witnesses: Vec<Clock> = witnesses_of(members).collect();
+        let mut witnesses: Vec<Clock> = witnesses_of(among).collect();
         // Who has committed is one itself. A joiner knows nothing yet, but of just two others neither
         // is followed alone: one of three that begin may lie.
         let counts = own > Clock(0) || witnesses.len() == 2;
@@ -96,9 +97,18 @@ impl ClockValidation {
 
 /// The clocks of neighbours that are not silent and have named one: joiners and beginners too, else a
 /// liar who set all to catch up would never be found out.
-fn witnesses_of(members: &Members) -> impl Iterator<Item = Clock> + '_ {
-    members.heard().filter_map(|(_, member)| member.clock)
+///
+/// Names cost nothing. So who comes while this peer mixes with others has no say before it has mixed with it,
+/// too: it is doubted if it leads, and is met at any clock for that. Who is left out has none either.
+fn witnesses_of<'a>(
+    (members, links): (&'a Members, &'a Links),
+) -> impl Iterator<Item = Clock> + 'a {
+    let has_a_say = move |(peer, member): &(&PeerId, &Member)| {
+        member.trust != Trust::LeftOut && !links.is_new(peer)
+    };
+    members.heard().filter(has_a_say).filter_map(|(_, member)| member.clock)
 }
+
 /// What a clock that a neighbour names changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClockNews {

@@ -130,6 +130,11 @@ impl Links {
         link.is_some_and(|link| declines(link) || (link.is_new() && self.is_crowded()))
     }
 
+    /// Whether `peer` came while others mixed, and has not mixed itself.
+    pub(super) fn is_new(&self, peer: &PeerId) -> bool {
+        self.map.get(peer).is_some_and(Link::is_new)
+    }
+
     /// Whether most neighbours came while others mixed and have not mixed, and they are many.
     pub(super) fn is_crowded(&self) -> bool {
         let new = self.map.values().filter(|link| link.is_new()).count();

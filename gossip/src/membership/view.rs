@@ -36,6 +36,8 @@ pub struct Member {
     pub standing: Standing,
     /// Largest clock heard of it; `None` before its first word.
     pub clock: Option<Clock>,
+    /// Whether it had done a commit when it was first heard.
+    pub(crate) had_begun: bool,
     /// Samples it has processed.
     pub samples: u64,
     /// Wall time of one of its local steps; zero when unknown.
@@ -64,6 +66,7 @@ impl Member {
             incarnation,
             standing: Standing::Active,
             clock: None,
+            had_begun: false,
             samples: 0,
             step_time: Duration::ZERO,
             batch: 0,
@@ -197,9 +200,19 @@ impl Members {
         self.map.values().filter(|member| member.leaves_out).count()
     }
 
-    /// This peer has caught up with all that are here.
+    /// Neighbours that leave this peer, of that rack, out, and of how many that may exchange with it.
+    pub(crate) fn exiled_by(&self, rack: u64) -> (Vec<PeerId>, usize) {
+        let exchanges = |member: &&Member| rack == 0 || member.rack != rack;
+        let out = self.map.iter().filter(|(_, member)| member.leaves_out);
+        (out.map(|(peer, _)| *peer).collect(), self.map.values().filter(exchanges).count())
+    }
+
+    /// This peer has taken over a replica: it has caught up with all that are here, and nobody has left that one
+    /// out.
     pub(super) fn set_met(&mut self) {
-        self.map.values_mut().for_each(|member| member.met = true);
+        for member in self.map.values_mut() {
+            (member.met, member.leaves_out) = (true, false);
+        }
     }
 
     /// Neighbours that are not suspected.

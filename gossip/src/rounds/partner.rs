@@ -80,7 +80,7 @@ impl<'a> Candidates<'a> {
             && let Some(scheduled) = self.scheduled(context, rounds.begun())
             && eligible.iter().any(|(peer, _)| *peer == scheduled)
         {
-            return Some(scheduled);
+            return Some(self.doubted_instead(context, &eligible).unwrap_or(scheduled));
         }
         let left: Vec<(PeerId, u64)> =
             eligible.iter().filter(|it| !one_is_idle || works(it)).copied().collect();
@@ -98,6 +98,18 @@ impl<'a> Candidates<'a> {
             Schedule::Random | Schedule::Exponential | Schedule::Ring => second.1 > first.1,
         };
         Some(if takes_second { second.0 } else { first.0 })
+    }
+
+    /// Now and then one whose clock is doubted, in place of whom the schedule names. There are neighbours that a
+    /// schedule never names, and of one that is doubted no news get old. Two parts of a swarm that only such two
+    /// join would stay apart for ever.
+    fn doubted_instead(&self, context: &mut Context, eligible: &[(PeerId, u64)]) -> Option<PeerId> {
+        let doubted = eligible.iter().filter(|(peer, _)| self.membership.doubts(context, peer));
+        let doubted: Vec<PeerId> = doubted.map(|(peer, _)| *peer).collect();
+        if doubted.is_empty() || context.rng.random_range(0..eligible.len()) > 0 {
+            return None;
+        }
+        Some(doubted[context.rng.random_range(0..doubted.len())])
     }
 
     /// Whether nobody can take the place of `partner`, which is not idle, for a fragment: its news are older than bound B3

@@ -9,6 +9,9 @@ const BATCH_PARTS: u32 = 8;
 /// Ratio of the fastest to the slowest speed up to which all count as equal: speeds are measured with
 /// noise, and peers of one speed should do the same work.
 const EQUAL_MAX: f64 = 1.5;
+/// How many times as fast as the median of all a peer counts as at most: with one that says to be a million times
+/// as fast, everybody else would do one step in a commit. Guess: a GPU beside CPUs.
+const CLAIM_MAX: f64 = 16.0;
 
 /// What a slow peer does less of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,21 +75,23 @@ impl Pace {
     /// of one clock together hold `B` samples whoever is here. [`Balance::Batch`] takes
     /// `b_i = min(b, max(b / 8, H_i b_i / H))`, so that a slow peer does H steps of few samples and a
     /// fast one more steps of b. Without a speed of its own a peer does the reference work.
+    /// Who is more than 16 times as fast as the (lower) median counts as that fast: a speed is a peer's own word.
     /// Source: DyLU (Liu et al. 2024, arXiv 2401.09135), with the mean speed as the reference instead
     /// of the fastest, so that the sum is kept.
     #[must_use]
     pub fn load(&self, own: f64, others: impl Iterator<Item = f64>) -> Load {
-        let (mut sum, mut count) = (own, 1.0);
-        let (mut slowest, mut fastest) = (own, own);
-        for speed in others.filter(|speed| *speed > 0.0) {
-            sum += speed;
-            count += 1.0;
-            (slowest, fastest) = (slowest.min(speed), fastest.max(speed));
-        }
+        let mut speeds: Vec<f64> = others.filter(|speed| *speed > 0.0).chain([own]).collect();
+        speeds.sort_unstable_by(f64::total_cmp);
+        let (slowest, fastest) = (speeds[0], speeds[speeds.len() - 1]);
         let equal = self.global_batch == 0 && fastest <= EQUAL_MAX * slowest;
         if self.balance == Balance::Off || own <= 0.0 || equal {
             return self.reference();
         }
+        // A speed is a peer's own word, and all others do less where one is fast.
+        let most = CLAIM_MAX * speeds[(speeds.len() - 1) / 2];
+        let own = own.min(most);
+        let sum: f64 = speeds.iter().map(|speed| speed.min(most)).sum();
+        let count = speeds.len() as f64;
         let (steps, batch) = (self.local_steps as f64, self.batch.max(1));
         let share = own / sum;
         let samples = match self.global_batch {
@@ -149,6 +154,18 @@ mod tests {
         }
         let one = Pace { batch: 1, ..BATCH };
         assert_eq!(one.load(0.25, [1.0; 7].into_iter()), load(7, 1));
+    }
+
+    #[test]
+    fn who_says_to_be_a_million_times_as_fast_counts_as_sixteen() {
+        let honest = STEPS.load(1.0, [1.0, 1.0, 16.0].into_iter());
+        assert_eq!(honest, load(5, 8));
+        for claim in [1e6, 1e300, f64::INFINITY] {
+            assert_eq!(STEPS.load(1.0, [1.0, 1.0, claim].into_iter()), honest, "{claim}");
+            assert_eq!(STEPS.load(claim, [1.0; 3].into_iter()), load(81, 8), "{claim}");
+        }
+        // Of two nobody knows which is right.
+        assert_eq!(STEPS.load(1.0, [1e6].into_iter()), load(3, 8));
     }
 
     #[test]

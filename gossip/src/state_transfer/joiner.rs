@@ -35,6 +35,10 @@ pub(super) struct Replacement {
     pub(super) busy: BTreeMap<PeerId, Time>,
     /// Since when there has been no donor.
     alone_since: Option<Time>,
+    /// When it began.
+    since: Time,
+    /// Who alone is asked, where that is not everybody.
+    pub(super) only: Vec<PeerId>,
     /// Who has given each fragment that is there.
     pub(super) donors: BTreeMap<FragmentId, PeerId>,
 }
@@ -109,6 +113,8 @@ impl Joiner {
             concurrency: ConcurrencyLimit::new(),
             busy: BTreeMap::new(),
             alone_since: None,
+            since: context.now,
+            only: Vec::new(),
             donors: BTreeMap::new(),
         });
     }
@@ -146,6 +152,14 @@ impl Joiner {
     /// A neighbour leaves this peer out. What is found out by it about what was taken over.
     pub(crate) fn on_left_out(&mut self, context: &Context, peer: PeerId) -> Option<BadReplica> {
         self.takeovers.on_left_out(context.progress.clock(), peer)
+    }
+
+    /// Of the donors of the replica that is being replaced only these are asked, as long as one of them may give
+    /// something. If none gives anything for [`ALONE_MAX`], this peer keeps what it has.
+    pub(crate) fn ask_only(&mut self, donors: Vec<PeerId>) {
+        if let Some(replacement) = self.replacement.as_mut() {
+            replacement.only = donors;
+        }
     }
 
     /// Trains on, once every fragment contains the own contributions again.
@@ -194,7 +208,10 @@ impl Joiner {
         let Some(replacement) = self.replacement.as_mut() else {
             return;
         };
-        if !alone || !replacement.open.is_empty() {
+        let refused = !replacement.only.is_empty()
+            && replacement.clock.is_none()
+            && context.now.since(replacement.since) >= ALONE_MAX;
+        if !(alone || refused) || !replacement.open.is_empty() {
             replacement.alone_since = None;
             return;
         }

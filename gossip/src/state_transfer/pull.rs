@@ -79,8 +79,14 @@ impl Joiner {
     ) -> Vec<PeerId> {
         let gap = context.config.bounds.progress_gap;
         let donors = membership.donors(context);
-        let near = donors.filter(|(_, clock)| newest.ahead_of(*clock) <= gap);
+        // Who has done no commit gives nothing where others have: its weights are those that all begin from.
+        let has_begun = |clock: Clock| clock > Clock(0) || newest == Clock(0);
+        let near = donors.filter(|(_, clock)| newest.ahead_of(*clock) <= gap && has_begun(*clock));
         let mut allowed = self.takeovers.allowed(near.map(|(peer, _)| peer).collect());
+        let only = self.replacement.as_ref().map_or(&[][..], |it| &it.only);
+        if allowed.iter().any(|peer| only.contains(peer)) {
+            allowed.retain(|peer| only.contains(peer));
+        }
         allowed.retain(|peer| self.is_free(context, membership, peer));
         allowed
     }

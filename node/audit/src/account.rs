@@ -6,7 +6,7 @@ use dnode_protocol::PeerId;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::is_zero;
-use crate::{ACCOUNTS_MAX, Carried, Contributed, Entry, Figure, Record, Text, Trust, Way};
+use crate::{ACCOUNTS_MAX, Carried, Contributed, Entry, Figure, Invited, Record, Text, Trust, Way};
 
 /// What a log says of a peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,6 +17,9 @@ pub struct Account {
     /// How it was let in the last time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way: Option<Way>,
+    /// By which invitation, in a run with owners.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Invited>,
     /// When it was first heard of.
     pub first_ms: u64,
     /// When it was last heard of.
@@ -159,6 +162,7 @@ impl Accounts {
             Entry::Joined(joined) => {
                 let account = self.of(joined.peer, at);
                 (account.way, account.here) = (Some(joined.way), true);
+                account.by.clone_from(&joined.by);
             }
             Entry::Named(named) => self.of(named.peer, at).name = named.name.clone(),
             Entry::Left(left) => self.of(left.peer, at).here = false,
@@ -175,7 +179,13 @@ impl Accounts {
             Entry::Offended(offended) => count(&mut self.of(offended.peer, at).offences),
             Entry::Denied(denied) => count(&mut self.of(denied.peer, at).denied),
             Entry::Snapshot(snapshot) => count(&mut self.of(snapshot.donor, at).snapshots),
-            Entry::Agreed(_) | Entry::Group(_) | Entry::Lost(_) | Entry::Seal(_) => {}
+            Entry::Revoked(_)
+            | Entry::Expelled(_)
+            | Entry::Local(_)
+            | Entry::Agreed(_)
+            | Entry::Group(_)
+            | Entry::Lost(_)
+            | Entry::Seal(_) => {}
         }
     }
 

@@ -4,7 +4,7 @@ use dnode_protocol::PeerId;
 use libp2p_identity::ed25519::PublicKey;
 
 use crate::record::{LineError, Record, decode, encode};
-use crate::{Entry, FORMAT, FileHead, Hash, Seal, Signature};
+use crate::{Entry, FORMAT, FORMAT_OLDEST, FileHead, Hash, Seal, Signature};
 
 /// What a seal signs begins with it, so that no other signature of the key is one.
 const SEAL_CONTEXT: &[u8] = b"dnode audit seal v1";
@@ -22,8 +22,11 @@ pub enum Fault {
     #[error("a line of kind `file` stands within a file")]
     Head,
     /// The head names another form of lines.
-    #[error("its form is {0}; this program reads form {FORMAT}")]
+    #[error("its form is {0}; this program reads forms {FORMAT_OLDEST} to {FORMAT}")]
     Format(u32),
+    /// The file is of a form that has no such lines.
+    #[error("its file is of form {0}, which has no such lines")]
+    Later(u32),
     /// The file was written by another peer than the one before.
     #[error("it is of peer {0}, the file before of {1}")]
     Peer(String, String),
@@ -50,6 +53,8 @@ pub struct Chain {
     last: Option<(u64, Hash)>,
     /// File and peer; `None` when none is known.
     file: Option<(u64, PeerId)>,
+    /// Form of the file.
+    form: u32,
     /// Whether the next line is the head of a file.
     begins: bool,
     /// Lines behind the last seal.
@@ -60,7 +65,7 @@ impl Chain {
     /// Of a log of which nothing is known: it may begin at any number, since older files are removed.
     #[must_use]
     pub const fn unknown() -> Self {
-        Self { last: None, file: None, begins: true, unsigned: 0 }
+        Self { last: None, file: None, form: FORMAT, begins: true, unsigned: 0 }
     }
 
     /// A file begins: its head is the next line.
@@ -92,6 +97,12 @@ impl Chain {
         self.file.map_or(0, |(file, _)| file)
     }
 
+    /// Whether the file is of an older form than that of lines that are written.
+    #[must_use]
+    pub const fn is_older(&self) -> bool {
+        self.form < FORMAT
+    }
+
     /// Lines behind the last seal.
     #[must_use]
     pub const fn unsigned(&self) -> u64 {
@@ -108,6 +119,7 @@ impl Chain {
             (Entry::File(head), true) => Some(self.on_head(&record, head)?),
             (Entry::File(_), false) => return Err(Fault::Head),
             (_, true) => return Err(Fault::Headless),
+            (entry, false) if entry.form() > self.form => return Err(Fault::Later(self.form)),
             (_, false) => None,
         };
         if let Some((number, hash)) = self.last {
@@ -126,6 +138,9 @@ impl Chain {
                 return Err(Fault::Signature);
             }
         }
+        if let Entry::File(head) = &record.entry {
+            self.form = head.format;
+        }
         self.file = file.or(self.file);
         self.advance(&record, bytes);
         Ok(record)
@@ -133,7 +148,7 @@ impl Chain {
 
     /// File and peer of a head that belongs here.
     fn on_head(&self, record: &Record, head: &FileHead) -> Result<(u64, PeerId), Fault> {
-        if head.format != FORMAT {
+        if !(FORMAT_OLDEST..=FORMAT).contains(&head.format) {
             return Err(Fault::Format(head.format));
         }
         if let Some((file, peer)) = self.file {
@@ -163,13 +178,14 @@ impl Chain {
     /// bytes.
     #[must_use]
     pub const fn behind(file: (u64, PeerId), number: u64, hash: Hash) -> Self {
-        Self { last: Some((number, hash)), file: Some(file), begins: true, unsigned: 0 }
+        let last = Some((number, hash));
+        Self { last, file: Some(file), form: FORMAT, begins: true, unsigned: 0 }
     }
 
     /// Adds a line; returns it and its bytes, with its end.
     pub(crate) fn add(&mut self, unix_ms: u64, entry: Entry) -> (Record, Vec<u8>) {
         if let Entry::File(head) = &entry {
-            self.file = Some((head.file, head.peer));
+            (self.file, self.form) = (Some((head.file, head.peer)), head.format);
         }
         let number = self.number().saturating_add(1);
         let record = Record { number, previous: self.hash(), unix_ms, entry };

@@ -36,6 +36,12 @@ pub enum Entry {
     Offended(Offended),
     /// A peer was refused, or has refused this one.
     Denied(Denied),
+    /// Somebody was removed from the run. Since form 2.
+    Revoked(Revoked),
+    /// This peer itself is no member any more. Since form 2.
+    Expelled(Expelled),
+    /// Settings of this peer alone that say whom it trusts. Since form 2.
+    Local(Local),
     /// A fragment was replaced by a snapshot.
     Snapshot(Snapshot),
     /// This peer averages gradients with others in every step.
@@ -46,6 +52,37 @@ pub enum Entry {
     Seal(Seal),
     /// The process ends in order.
     End(End),
+}
+
+impl Entry {
+    /// The oldest form that has such a line.
+    pub(crate) const fn form(&self) -> u32 {
+        match self {
+            Self::Revoked(_) | Self::Expelled(_) | Self::Local(_) => 2,
+            Self::Joined(Joined { by: Some(_), .. } | Joined { way: Way::Invitation, .. }) => 2,
+            Self::Carried(Carried { account, .. }) => match account {
+                Account { by: Some(_), .. } | Account { way: Some(Way::Invitation), .. } => 2,
+                Account { .. } => 1,
+            },
+            Self::File(_)
+            | Self::Opened(_)
+            | Self::Start(_)
+            | Self::Agreed(_)
+            | Self::Joined(_)
+            | Self::Named(_)
+            | Self::Left(_)
+            | Self::Contributed(_)
+            | Self::Trained(_)
+            | Self::Judged(_)
+            | Self::Offended(_)
+            | Self::Denied(_)
+            | Self::Snapshot(_)
+            | Self::Group(_)
+            | Self::Lost(_)
+            | Self::Seal(_)
+            | Self::End(_) => 1,
+        }
+    }
 }
 
 /// First line of a file.
@@ -122,6 +159,8 @@ pub enum Way {
     Secret,
     /// The run is open.
     Open,
+    /// It has shown an invitation, in a run with owners. Since form 2.
+    Invitation,
 }
 
 impl Way {
@@ -131,8 +170,24 @@ impl Way {
         match self {
             Self::Secret => "secret",
             Self::Open => "open",
+            Self::Invitation => "invitation",
         }
     }
+}
+
+/// By which invitation a peer came into a run with owners: the first of its chain, which an owner has
+/// issued.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Invited {
+    /// Who issued it.
+    #[serde(with = "peer")]
+    pub issuer: PeerId,
+    /// Its number, as `dnode revoke` takes it.
+    pub number: Text,
+    /// How many machines may come by it; 0 is no bound.
+    pub uses: u64,
+    /// What the peer may do.
+    pub role: Text,
 }
 
 /// A peer was let in.
@@ -147,6 +202,9 @@ pub struct Joined {
     pub incarnation: u64,
     /// Where it is.
     pub address: Text,
+    /// By which invitation, in a run with owners. Since form 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Invited>,
 }
 
 /// A peer says what it is called.
@@ -312,6 +370,36 @@ pub struct Denied {
     pub ours: Text,
     /// The other's.
     pub theirs: Text,
+}
+
+/// Somebody was removed from the run, by a statement that counts here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Revoked {
+    /// Who has signed it.
+    #[serde(with = "peer")]
+    pub issuer: PeerId,
+    /// Who was removed; without one: all who came by an invitation.
+    #[serde(with = "maybe_peer", default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<PeerId>,
+    /// The number of that invitation.
+    #[serde(default, skip_serializing_if = "Text::is_empty")]
+    pub invitation: Text,
+    /// Until when the statement counts, seconds since 1970.
+    pub until_s: u64,
+}
+
+/// This peer is no member any more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Expelled {
+    /// Why.
+    pub why: Text,
+}
+
+/// Settings of this peer alone, that others do not compare.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Local {
+    /// Names and values.
+    pub fields: Vec<(Text, Text)>,
 }
 
 /// A fragment was replaced by a snapshot.

@@ -23,8 +23,9 @@ mod text;
 pub use account::{Account, Accounts};
 pub use chain::{Chain, Fault};
 pub use entry::{
-    Agreed, Carried, Contributed, Denied, End, Entry, FileHead, Group, Joined, Judged, Left, Lost,
-    Named, Offended, Opened, Seal, Snapshot, Start, Trained, Trust, Way,
+    Agreed, Carried, Contributed, Denied, End, Entry, Expelled, FileHead, Group, Invited, Joined,
+    Judged, Left, Local, Lost, Named, Offended, Opened, Revoked, Seal, Snapshot, Start, Trained,
+    Trust, Way,
 };
 pub use log::{Log, Signer};
 pub use reading::{Findings, Reading};
@@ -32,8 +33,11 @@ pub use record::{LineError, Record, decode, encode};
 pub use rotation::{AUDIT_FILE, order, rotated};
 pub use text::{Figure, Hash, Signature, Text};
 
-/// Form of the lines; a reader refuses another one.
-pub const FORMAT: u32 = 1;
+/// Form of the lines that are written; a reader refuses a later one.
+pub const FORMAT: u32 = 2;
+/// The oldest form that is read. Form 2 added the kinds `revoked`, `expelled` and `local`, the way
+/// `invitation`, and by which one.
+pub const FORMAT_OLDEST: u32 = 1;
 /// Longest line, bytes, its end not counted: one with all fields that name a run takes 45 kB at most.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Length from which a file is followed by the next one, bytes.

@@ -59,10 +59,11 @@ impl Log {
         self.chain.unsigned()
     }
 
-    /// Whether the next file has to begin before anything more is added.
+    /// Whether the next file has to begin before anything more is added: this one is long, or of an
+    /// older form.
     #[must_use]
     pub const fn is_full(&self) -> bool {
-        is_full(self.bytes)
+        is_full(self.bytes) || self.chain.is_older()
     }
 
     /// The bytes that a file begins with: its head, and what is known of each peer.

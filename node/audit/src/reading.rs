@@ -111,6 +111,9 @@ impl Reading {
             | Entry::Judged(_)
             | Entry::Offended(_)
             | Entry::Denied(_)
+            | Entry::Revoked(_)
+            | Entry::Expelled(_)
+            | Entry::Local(_)
             | Entry::Snapshot(_)
             | Entry::Group(_)
             | Entry::Seal(_) => {}

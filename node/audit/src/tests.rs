@@ -54,7 +54,24 @@ fn judged(peer: PeerId, trust: Trust) -> Entry {
 
 fn joined(peer: PeerId) -> Entry {
     let address = Text::new("/ip4/192.0.2.7/udp/4001/quic-v1");
-    Entry::Joined(Joined { peer, way: Way::Secret, incarnation: 65_537, address })
+    Entry::Joined(Joined { peer, way: Way::Secret, incarnation: 65_537, address, by: None })
+}
+
+fn invited() -> Invited {
+    let (number, role) = (Text::new("00000000000000ab"), Text::new("train"));
+    Invited { issuer: other(9), number, uses: 1, role }
+}
+
+/// The same in a run with owners.
+fn joined_by(peer: PeerId) -> Entry {
+    let address = Text::new("/ip4/192.0.2.7/udp/4001/quic-v1");
+    let by = Some(invited());
+    Entry::Joined(Joined { peer, way: Way::Invitation, incarnation: 65_537, address, by })
+}
+
+fn revoked(peer: Option<PeerId>, number: &str) -> Entry {
+    let invitation = Text::new(number);
+    Entry::Revoked(Revoked { issuer: other(9), peer, invitation, until_s: 99 })
 }
 
 fn start(incarnation: u64) -> Entry {
@@ -77,7 +94,7 @@ fn run() -> Vec<Entry> {
         Entry::Opened(Opened { unsigned: 3, cut: 17, unsound: 2 }),
         start(1),
         Entry::Agreed(Agreed { names_run: true, digest: Hash::from_bytes([9; 32]), fields }),
-        joined(peer),
+        joined_by(peer),
         Entry::Named(Named { peer, name: Text::new("gpu-7") }),
         Entry::Snapshot(Snapshot { donor: peer, fragment: 4095, clock: 12, content }),
         contributed(peer, 4, 2.5),
@@ -95,6 +112,10 @@ fn run() -> Vec<Entry> {
         Entry::Group(Group { size: 4, rank: 3 }),
         Entry::Lost(Lost { lines: 8 }),
         Entry::Left(Left { peer, reason: Text::new("it left") }),
+        revoked(Some(peer), ""),
+        revoked(None, "00000000000000ab"),
+        Entry::Expelled(Expelled { why: Text::new("was removed") }),
+        Entry::Local(Local { fields: vec![(Text::new("gossip.guard"), Text::new("true"))] }),
         end(),
     ]
 }
@@ -278,6 +299,31 @@ fn a_log_goes_on_behind_a_file_that_is_not_sound() {
 }
 
 #[test]
+fn a_log_of_the_first_form_holds_and_goes_on_in_a_file_of_the_present_one() {
+    let head = |format| Entry::File(FileHead { format, file: 1, peer: me(1) });
+    let mut chain = Chain::unknown();
+    let mut old = chain.add(1, head(FORMAT_OLDEST)).1;
+    old.extend(chain.add(2, joined(other(2))).1);
+    for entry in [revoked(Some(other(2)), ""), joined_by(other(3))] {
+        let with_later = [old.clone(), chain.clone().add(3, entry).1].concat();
+        assert_eq!(read(&[&with_later]).unwrap_err(), (3, Fault::Later(FORMAT_OLDEST)));
+    }
+    let unknown = Chain::unknown().add(1, head(FORMAT + 1)).1;
+    assert_eq!(read(&[&unknown]).unwrap_err(), (1, Fault::Format(FORMAT + 1)));
+    let reading = read(&[&old]).unwrap();
+    let mut log = Log::resume((reading, old.len() as u64), me(1), signer(1));
+    assert!(log.is_full(), "nothing more is added to it");
+    old.extend(log.seal(3).unwrap());
+    let mut next = log.next_file(4);
+    assert!(!log.is_full());
+    next.extend(log.add(5, joined_by(other(3))));
+    next.extend(log.seal(6).unwrap());
+    let both = read(&[&old, &next]).unwrap();
+    assert_eq!(both.accounts(), read(&[&next]).unwrap().accounts());
+    assert_eq!(both.accounts().peers().count(), 2);
+}
+
+#[test]
 fn accounts_add_up_what_each_peer_did() {
     let mut entries = run();
     entries.extend([contributed(other(2), 2, 1.0), judged(other(2), Trust::Trusted)]);
@@ -289,7 +335,8 @@ fn accounts_add_up_what_each_peer_did() {
     assert_eq!(account.moved, Figure::new(3.5));
     assert_eq!((account.weighed_down, account.left_out, account.offences), (1, 1, 1));
     assert_eq!((account.trust, account.snapshots), (Trust::Trusted, 1));
-    assert_eq!((account.first_ms, account.last_ms), (2003, 2017));
+    assert_eq!((account.first_ms, account.last_ms), (2003, 2021));
+    assert_eq!((account.way, account.by.as_ref()), (Some(Way::Invitation), Some(&invited())));
     let denied = accounts.iter().find(|(peer, _)| **peer == other(3)).unwrap().1;
     assert_eq!((denied.denied, denied.way), (1, None));
 }

@@ -8,8 +8,18 @@ use dnode_protocol::invitation::{
 use dnode_protocol::limits::REVOCATION_BYTES_MAX;
 use dnode_protocol::{PeerId, RunDifference};
 
-use crate::limits::COUNTED_INVITATIONS_MAX;
+use crate::limits::COUNTED_USES_MAX;
 use crate::slots::Issued;
+
+/// What is counted of an invitation.
+#[derive(Debug)]
+struct Used {
+    /// When it ends, seconds of Unix time.
+    until_s: u64,
+    /// The owner's invitation from which it follows, or that it is.
+    root: Issued,
+    by: BTreeSet<PeerId>,
+}
 
 /// Name of the field in which a peer differs that has no valid invitation.
 pub const INVITATION: &str = "run.invitation";
@@ -21,8 +31,8 @@ pub(crate) struct Admission {
     revocations: Revocations,
     /// The chains of peers that were let in and are connected.
     members: BTreeMap<PeerId, Chain>,
-    /// Who came by which invitation, and when that ends; at most [`COUNTED_INVITATIONS_MAX`].
-    used: BTreeMap<Issued, (u64, BTreeSet<PeerId>)>,
+    /// Who came by which invitation; at most [`COUNTED_USES_MAX`] together.
+    used: BTreeMap<Issued, Used>,
     /// Peers that are being refused for want of an invitation.
     turned_away: BTreeSet<PeerId>,
     /// Whether it was told that this peer itself is in no longer.
@@ -34,15 +44,25 @@ pub(crate) struct Admission {
 pub(crate) struct Learnt {
     /// Those that are new here.
     pub(crate) new: Vec<Revocation>,
-    /// The first one that does not count, if there is one.
+    /// The first one that does not count, if there is one; or the one of which a signature is none, behind
+    /// which no other was looked at.
     pub(crate) refused: Option<RevocationError>,
+}
+
+/// Who has said a statement here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// This machine: its files, or whoever uses this network.
+    Own,
+    /// Another peer.
+    Peer,
 }
 
 impl Admission {
     /// `known`: statements from before, of which those that do not count are left out.
     pub(crate) fn new(pass: Option<Pass>, known: Vec<Revocation>, now_s: u64) -> Self {
         let mut made = Self { pass, ..Self::default() };
-        made.learn(known, now_s);
+        made.learn(known, Source::Own, now_s);
         made
     }
 
@@ -67,9 +87,12 @@ impl Admission {
     ) -> Result<Role, RunDifference> {
         let Some(pass) = &self.pass else { return Ok(Role::Train) };
         let judged = self.verdict(pass, &peer, chain, now_s);
-        match judged {
+        let counted = judged.and_then(|(chain, role)| {
+            self.count(&chain, now_s)?;
+            Ok((chain, role))
+        });
+        match counted {
             Ok((chain, role)) => {
-                self.count(&chain, peer, now_s);
                 self.members.insert(peer, chain);
                 self.turned_away.remove(&peer);
                 Ok(role)
@@ -96,36 +119,60 @@ impl Admission {
         }
         let over = pairs(&chain).any(|(invitation, holder)| {
             let grant = invitation.grant();
-            let used = self.used.get(&(*invitation.issuer(), grant.number));
+            let used = self.used.get(&issued(invitation));
             grant.uses > 0
-                && used.is_some_and(|(_, by)| {
-                    by.len() >= usize::from(grant.uses) && !by.contains(&holder)
+                && used.is_some_and(|used| {
+                    used.by.len() >= usize::from(grant.uses) && !used.by.contains(&holder)
                 })
         });
         if over { Err("the invitation is used up".to_owned()) } else { Ok((chain, member.role)) }
     }
 
-    /// Counts the use of each invitation of a chain.
-    fn count(&mut self, chain: &Chain, peer: PeerId, now_s: u64) {
-        self.used.retain(|_, (until_s, _)| *until_s >= now_s);
+    /// Counts the use of each invitation of a chain. Who cannot be counted is not let in.
+    fn count(&mut self, chain: &Chain, now_s: u64) -> Result<(), String> {
+        self.used.retain(|_, used| used.until_s >= now_s);
+        let Some(root) = pairs(chain).next().map(|(first, _)| issued(first)) else { return Ok(()) };
         for (invitation, holder) in pairs(chain) {
-            let (grant, by) =
-                (invitation.grant(), (*invitation.issuer(), invitation.grant().number));
-            let room = self.used.len() < COUNTED_INVITATIONS_MAX || self.used.contains_key(&by);
-            if grant.uses > 0 && room {
-                // At most 255 of each are let in.
-                let used = self.used.entry(by).or_insert((grant.not_after_s, BTreeSet::new()));
-                used.1.insert(holder);
-            } else if grant.uses > 0 {
-                tracing::debug!(%peer, "too many invitations to count how often each is used");
+            let (grant, key) = (invitation.grant(), issued(invitation));
+            let known = self.used.get(&key).is_some_and(|used| used.by.contains(&holder));
+            if grant.uses == 0 || known {
+                continue;
             }
+            if !self.has_room(root) {
+                return Err("more invitations are in use than are counted here".to_owned());
+            }
+            let until_s = grant.not_after_s;
+            let new = || Used { until_s, root, by: BTreeSet::new() };
+            // At most 255 of each are let in.
+            self.used.entry(key).or_insert_with(new).by.insert(holder);
         }
+        Ok(())
     }
 
-    /// By which invitation a member came: the first of its chain, with all that were invited in turn.
-    pub(crate) fn invitation(&self, peer: PeerId) -> Option<Issued> {
+    /// Makes room for one more use that follows from the owner's invitation `root`, if there is none. That
+    /// from which most follow forgets what ends first. So who invites itself without end pushes out
+    /// nothing of others.
+    fn has_room(&mut self, root: Issued) -> bool {
+        if self.used.values().map(|used| used.by.len()).sum::<usize>() < COUNTED_USES_MAX {
+            return true;
+        }
+        let mut counts = BTreeMap::<Issued, usize>::new();
+        for used in self.used.values() {
+            *counts.entry(used.root).or_default() += used.by.len();
+        }
+        let own = counts.get(&root).copied().unwrap_or(0);
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        let Some((most, _)) = most.filter(|(_, count)| own + 1 < *count) else { return false };
+        let of_most = self.used.iter().filter(|(_, used)| used.root == most);
+        let first = of_most.min_by_key(|(_, used)| used.until_s).map(|(key, _)| *key);
+        first.is_some_and(|key| self.used.remove(&key).is_some())
+    }
+
+    /// By which invitation a member came, and how many may: the first of its chain, with all that were
+    /// invited in turn.
+    pub(crate) fn invitation(&self, peer: PeerId) -> Option<(Issued, u8)> {
         let (invitation, _) = pairs(self.members.get(&peer)?).next()?;
-        Some((*invitation.issuer(), invitation.grant().number))
+        Some((issued(invitation), invitation.grant().uses))
     }
 
     /// The statement that takes this chain back, as bytes.
@@ -143,16 +190,27 @@ impl Admission {
     /// Forgets a peer whose session has ended.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.members.remove(&peer);
+        self.turned_away.remove(&peer);
     }
 
-    /// Keeps the statements that count and are new.
-    pub(crate) fn learn(&mut self, statements: Vec<Revocation>, now_s: u64) -> Learnt {
+    /// Keeps the statements that count and are new. Those of a peer that has forged one are not looked at
+    /// further: each may cost a few signatures.
+    pub(crate) fn learn(
+        &mut self,
+        statements: Vec<Revocation>,
+        source: Source,
+        now_s: u64,
+    ) -> Learnt {
         let mut learnt = Learnt::default();
         let Some(pass) = &self.pass else { return learnt };
         for statement in statements {
             match self.revocations.insert(statement.clone(), pass.owners(), now_s) {
                 Ok(true) => learnt.new.push(statement),
                 Ok(false) => {}
+                Err(error) if source == Source::Peer && error.is_forged() => {
+                    learnt.refused = Some(error);
+                    break;
+                }
                 Err(error) => learnt.refused = learnt.refused.or(Some(error)),
             }
         }
@@ -221,6 +279,10 @@ fn pairs(chain: &Chain) -> impl Iterator<Item = (&Certificate, PeerId)> {
     let certificates = chain.certificates();
     let behind = certificates.iter().skip(1).map(|next| next.grant().holder);
     certificates.iter().zip(behind)
+}
+
+fn issued(invitation: &Certificate) -> Issued {
+    (*invitation.issuer(), invitation.grant().number)
 }
 
 fn ended(chain: &Chain, now_s: u64) -> Option<String> {
@@ -334,6 +396,43 @@ mod tests {
     }
 
     #[test]
+    fn who_cannot_be_counted_is_not_let_in_and_pushes_out_nothing_of_others() {
+        let mut admission = admission(&chain(3, 0, Role::Train));
+        let peer = |number: usize| {
+            let mut key = [9; 32];
+            key[..8].copy_from_slice(&number.to_le_bytes());
+            PeerId::from_public_key(key)
+        };
+        let used =
+            |by: Vec<PeerId>, root| Used { until_s: 200, root, by: by.into_iter().collect() };
+        // One invitation of an owner, from which nearly all follows, and one of another use.
+        let (wordy, other) = ((key(1).peer(), 1), (key(1).peer(), 2));
+        for number in 1..COUNTED_USES_MAX {
+            let key = (peer(number), number as u64);
+            admission.used.insert(key, used(vec![peer(number)], wordy));
+        }
+        admission.used.insert(other, used(vec![peer(0)], other));
+        assert!(!admission.has_room(wordy), "it has the most");
+        assert_eq!(judge(&mut admission, 4, &chain(4, 1, Role::Train), 150), None);
+        assert!(admission.used.contains_key(&other));
+        let total = |admission: &Admission| {
+            admission.used.values().map(|used| used.by.len()).sum::<usize>()
+        };
+        assert_eq!(total(&admission), COUNTED_USES_MAX);
+        // Where each has one, nobody gives way.
+        let each = |(index, (_, used)): (usize, (&Issued, &mut Used))| {
+            used.root = (peer(index), 0);
+        };
+        admission.used.iter_mut().enumerate().for_each(each);
+        let error = judge(&mut admission, 5, &chain(5, 2, Role::Train), 150).unwrap();
+        assert!(error.contains("used up") || error.contains("than are counted here"), "{error}");
+        assert_eq!(total(&admission), COUNTED_USES_MAX);
+        // What has ended makes room.
+        assert!(admission.count(&chain(6, 1, Role::Train), 201).is_ok());
+        assert_eq!(total(&admission), 1);
+    }
+
+    #[test]
     fn who_is_removed_or_whose_time_is_over_is_found() {
         let mut admission = admission(&chain(3, 0, Role::Train));
         assert_eq!(judge(&mut admission, 4, &chain(4, 0, Role::Train), 150), None);
@@ -343,11 +442,14 @@ mod tests {
         let remove = |holder: u8, by: u8| {
             Revocation::sign(&key(by), Target::Holder(key(holder).peer()), 200, Chain::default())
         };
-        let learnt = admission.learn(vec![remove(4, 5)], 150);
+        let learnt = admission.learn(vec![remove(4, 5)], Source::Own, 150);
         assert!(
             learnt.new.is_empty() && learnt.refused.is_some() && admission.gone(150).is_empty()
         );
-        assert_eq!(admission.learn(vec![remove(4, 1), remove(4, 1)], 150).new.len(), 1);
+        assert_eq!(
+            admission.learn(vec![remove(4, 1), remove(4, 1)], Source::Own, 150).new.len(),
+            1
+        );
         let gone = admission.gone(150);
         assert_eq!(gone[0].0, key(4).peer());
         assert!(gone[0].1.theirs.contains("was removed by"), "{:?}", gone[0].1);
@@ -356,7 +458,7 @@ mod tests {
         assert!(judge(&mut admission, 4, &back, 150).is_some());
         let against = admission.against(&back.to_bytes()).unwrap();
         assert_eq!(Revocation::from_bytes(&against).unwrap(), [remove(4, 1)]);
-        assert_eq!(admission.learn(vec![remove(3, 1)], 150).new.len(), 1);
+        assert_eq!(admission.learn(vec![remove(3, 1)], Source::Own, 150).new.len(), 1);
         assert!(admission.own_end(150).unwrap().contains("was removed"));
         assert_eq!(admission.own_end(150), None, "it was told");
         let known = Revocation::from_bytes(&admission.known()).unwrap();

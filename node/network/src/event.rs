@@ -101,7 +101,8 @@ impl fmt::Display for DownReason {
 /// How a peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OffenceKind {
-    /// A frame that cannot be read, or is of another protocol version.
+    /// A frame that cannot be read, is of another protocol version, or has a statement whose signature is
+    /// none.
     Garbage,
     /// A frame longer than the limit.
     Oversize,
@@ -134,6 +135,17 @@ pub enum NotLetIn {
     Open,
     /// Both runs are closed, and have different secrets.
     OtherSecret,
+}
+
+/// By which invitation of an owner a peer came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invited {
+    /// The owner.
+    pub issuer: PeerId,
+    /// Its number.
+    pub number: u64,
+    /// How many machines may come by it; 0 is no bound.
+    pub uses: u8,
 }
 
 /// What the network tells its owner.
@@ -179,6 +191,8 @@ pub enum NetworkEvent {
         incarnation: u64,
         /// What it may do: train, or observe.
         role: Role,
+        /// By which invitation it came, in a run with owners: the first one of its chain.
+        invitation: Option<Invited>,
         /// Over which transport it is reached.
         connection: Connection,
         /// Which settings differ that should agree, seen from here.

@@ -57,7 +57,7 @@ pub use dnode_direct::{Channel, Config as DirectConfig, Kind};
 pub use dnode_protocol::membership::RunSecret;
 pub use dnode_quic::Buffers;
 pub use errors::with_causes;
-pub use event::{Carrier, Connection, DownReason, NetworkEvent, NotLetIn, OffenceKind};
+pub use event::{Carrier, Connection, DownReason, Invited, NetworkEvent, NotLetIn, OffenceKind};
 pub use handle::{ChannelError, CommandError, NetworkHandle, PeerStatus, SendError};
 pub use io::report::Written;
 pub use io::traffic::Bytes;

@@ -105,8 +105,9 @@ pub(crate) const KAD_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 /// which some may be lost.
 pub(crate) const MEMBERSHIP_MAX: Duration = Duration::from_secs(5);
 
-/// Invitations whose uses are counted: as many as a large run hands out in a few weeks.
-pub(crate) const COUNTED_INVITATIONS_MAX: usize = 1024;
+/// Uses of invitations that are counted, each of an invitation by a machine: more than the members of a
+/// large run that have invitations of their own. They take 2 MB at most.
+pub(crate) const COUNTED_USES_MAX: usize = 16 * 1024;
 
 /// Time before a peer without a valid invitation may come again; its next one may be valid.
 pub const NOT_INVITED_BACK_OFF: Duration = Duration::from_secs(5);

@@ -199,9 +199,9 @@ impl Service {
             self.hang_up(peer, DownReason::Refused).await;
             return;
         }
+        let may_come = self.admission.take_turned_away(peer);
         self.end_session(peer, DownReason::Refused).await;
         self.discovery.on_refused(peer);
-        let may_come = self.admission.take_turned_away(peer);
         self.context.block(peer, if may_come { NOT_INVITED_BACK_OFF } else { REFUSED_BACK_OFF });
     }
 

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::address::from_libp2p;
 use crate::context::Context;
-use crate::event::{Connection, NetworkEvent};
+use crate::event::{Connection, Invited, NetworkEvent};
 use crate::handle::Entry;
 use crate::io::report::{Origin, Outgoing, Via};
 use crate::limits::{GUESTS_MAX, MOVE_MAX, PUNCHING_MAX, REFUSE_LINGER, RELAYED_MAX};
@@ -65,8 +65,8 @@ impl Ended {
 /// What a peer has to do with this one, by the chain that it has shown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// By which invitation it came, in a run with owners.
-    pub(crate) invitation: Option<Issued>,
+    /// By which invitation it came, in a run with owners, and how many may come by it.
+    pub(crate) invitation: Option<(Issued, u8)>,
     pub(crate) role: Role,
     /// Whether one of the two only relays: they tell each other who was removed, and nothing else.
     pub(crate) aside: bool,
@@ -190,7 +190,7 @@ impl Sessions {
     /// Forgets the session of `peer`. Its connections stay open.
     pub(crate) fn remove(&mut self, peer: PeerId) -> Option<Ended> {
         let session = self.sessions.remove(&peer)?;
-        let was_up = session.is_up();
+        let was_up = session.was_up;
         let sought_until = match session.stage {
             Stage::Relayed(_, until) => Some(until),
             Stage::Greeting(_) | Stage::Up(_) | Stage::Refusing(_) => None,
@@ -344,6 +344,7 @@ impl Sessions {
             return Completion::Waits;
         };
         session.stage = Stage::Up(incarnation);
+        session.was_up = true;
         let kind = Connection::of(Path::of(&address));
         let entry = Entry {
             control,
@@ -458,7 +459,7 @@ fn report_up(
     (incarnation, greeted): (u64, ConnectionId),
     context: &mut Context,
 ) {
-    let Part { role, aside, .. } = session.part;
+    let Part { role, aside, invitation } = session.part;
     let peer = session.peer;
     if aside {
         session.withhold();
@@ -466,7 +467,15 @@ fn report_up(
         return;
     }
     let differences = std::mem::take(&mut session.differences);
-    let event = NetworkEvent::PeerUp { peer, address, incarnation, role, connection, differences };
-    context.outbox.report(event);
+    let invitation = invitation.map(|((issuer, number), uses)| Invited { issuer, number, uses });
+    context.outbox.report(NetworkEvent::PeerUp {
+        peer,
+        address,
+        incarnation,
+        role,
+        invitation,
+        connection,
+        differences,
+    });
     context.outbox.release(session.releases(greeted));
 }

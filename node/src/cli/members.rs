@@ -38,6 +38,10 @@ pub struct Invite {
     /// Address of a live member; several may be given. Without one, where the peer here listens.
     #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
     pub address: Vec<String>,
+    /// A file to write it to, which must not be there yet; nobody else can read it. Without one it is
+    /// printed.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
     /// The data directory of an owner, or of a member that may invite; its peer may run.
     #[arg(long, value_name = "DIR", default_value = "dnode-data")]
     pub data_dir: PathBuf,

@@ -14,6 +14,20 @@ use super::settings::default_of;
 /// Hexadecimal digits of the digest of the data that are told.
 const DIGEST_SHOWN: usize = 16;
 
+/// Keys that say whom this peer trusts, lets in and tells what, and that others do not compare.
+const TRUST: [&str; 10] = [
+    "gossip.guard",
+    "gossip.privacy_clip",
+    "gossip.privacy_noise",
+    "gossip.privacy_delta",
+    "network.open",
+    "network.allow_differences",
+    "network.direct",
+    "network.mdns",
+    "network.relay",
+    "network.peers_max",
+];
+
 /// Everything that must agree for `config` and a model of `layout`: the keys marked
 /// [`Agreement::Must`] that matter under this configuration, how data become inputs and labels,
 /// protocol version, parameter count and layout digest.
@@ -101,6 +115,12 @@ pub(crate) fn run_settings(config: &Config, applies: impl Fn(&Key) -> bool) -> S
     line
 }
 
+/// The values of the keys of this peer alone that matter for trust; unset ones are absent.
+pub(crate) fn trust_settings(config: &Config) -> Vec<(&'static str, String)> {
+    let values = values_of(config);
+    TRUST.iter().filter_map(|name| Some((*name, plain(values.get(name)?)))).collect()
+}
+
 /// `config` as `section.key` → value; unset keys are absent.
 pub(super) fn values_of(config: &Config) -> BTreeMap<&'static str, Value> {
     let table = toml::Table::try_from(config).expect("every section is made of TOML values");
@@ -153,6 +173,20 @@ fn shell_quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_matters_for_trust_is_a_key_of_this_peer_alone() {
+        for name in TRUST {
+            let key = super::super::find(name).unwrap();
+            // Others may have another value.
+            assert!(matches!(key.agreement, Agreement::Own | Agreement::Printed), "{name}");
+        }
+        let mut config = Config::default();
+        config.gossip.guard = false;
+        let told = trust_settings(&config);
+        assert!(told.contains(&("gossip.guard", "false".to_owned())), "{told:?}");
+        assert!(told.contains(&("network.open", "false".to_owned())), "{told:?}");
+    }
 
     #[test]
     fn words_are_quoted_only_where_a_shell_needs_it() {

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use dnode_audit::{
-    Denied, End, Entry, Figure, Group, Hash, Joined, Judged, Left, Named, Offended, Snapshot, Text,
-    Trained, Way,
+    Denied, End, Entry, Expelled, Figure, Group, Hash, Invited, Joined, Judged, Left, Named,
+    Offended, Revoked, Snapshot, Text, Trained, Way,
 };
 use dnode_gossip::{Event, Failure, Grounds, Input, Output, Trust, Work};
 use dnode_network::NetworkEvent;
 use dnode_protocol::frame::Leg;
+use dnode_protocol::invitation::{Revocation, Target};
 use dnode_protocol::{ExchangeId, FragmentId, Fragments, PeerId, Stripe, Summary};
 use dnode_trainer::MixReport;
 
@@ -80,10 +81,20 @@ impl Auditing {
     /// A peer came, went, or broke the rules.
     pub(super) fn network_event(&mut self, event: &NetworkEvent) {
         match event {
-            NetworkEvent::PeerUp { peer, address, incarnation, .. } => {
-                let (way, address) = (self.way, Text::new(&address.to_string()));
-                let incarnation = *incarnation;
-                self.caused(Entry::Joined(Joined { peer: *peer, way, incarnation, address }));
+            NetworkEvent::PeerUp { peer, address, incarnation, role, invitation, .. } => {
+                let by = invitation.map(|by| {
+                    let (number, role) = (number_text(by.number), Text::new(role.name()));
+                    Invited { issuer: by.issuer, number, uses: by.uses.into(), role }
+                });
+                let way = if by.is_some() { Way::Invitation } else { self.way };
+                let (address, incarnation) = (Text::new(&address.to_string()), *incarnation);
+                self.caused(Entry::Joined(Joined { peer: *peer, way, incarnation, address, by }));
+            }
+            NetworkEvent::Revocations { new, .. } => {
+                new.iter().for_each(|statement| self.caused(Entry::Revoked(revoked(statement))));
+            }
+            NetworkEvent::NoMember { why } => {
+                self.log.record(Entry::Expelled(Expelled { why: Text::new(why) }));
             }
             NetworkEvent::PeerDown { peer, reason } => {
                 self.tell_of(peer);
@@ -106,8 +117,6 @@ impl Auditing {
             NetworkEvent::RelayUp { .. }
             | NetworkEvent::RelayDown { .. }
             | NetworkEvent::Listening { .. }
-            | NetworkEvent::Revocations { .. }
-            | NetworkEvent::NoMember { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Channel { .. }
             | NetworkEvent::Found { .. }
@@ -311,6 +320,19 @@ impl Auditing {
     }
 }
 
+/// The number of an invitation, as `dnode invite` and `dnode revoke` write it.
+fn number_text(number: u64) -> Text {
+    Text::new(&format!("{number:016x}"))
+}
+
+fn revoked(statement: &Revocation) -> Revoked {
+    let (peer, invitation) = match statement.target() {
+        Target::Holder(holder) => (Some(holder), Text::default()),
+        Target::Number(number) => (None, number_text(number)),
+    };
+    Revoked { issuer: *statement.issuer(), peer, invitation, until_s: statement.until_s() }
+}
+
 /// Whether numbers were refused, rather than came too late.
 const fn is_refusal(failure: Failure) -> bool {
     match failure {
@@ -335,6 +357,7 @@ fn judged(peer: PeerId, trust: Trust, grounds: Grounds) -> Judged {
         Grounds::Unlike { times } => ("differences longer than those of others", times, 0.0),
         Grounds::AsUsual => ("differences as those of others", 0.0, 0.0),
         Grounds::BadSnapshot => ("nearly all are far from what was taken over", 0.0, 0.0),
+        Grounds::Exiled => ("nearly all leave this peer out", 0.0, 0.0),
         Grounds::FellBehind => ("nearly all are far away: this slow peer fell behind", 0.0, 0.0),
     };
     let (length, most) = (Figure::new(length), Figure::new(most));

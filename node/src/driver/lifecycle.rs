@@ -167,6 +167,11 @@ impl Lifecycle {
         (greeting && heard >= self.terms.require_peers).then_some(heard)
     }
 
+    /// Whether the weights are those that all begin from.
+    pub(super) const fn is_untrained(&self) -> bool {
+        self.terms.untrained
+    }
+
     /// Whether all peers take their steps together.
     pub(super) const fn is_synchronous(&self) -> bool {
         self.terms.world > 0

@@ -118,7 +118,7 @@ impl Relay {
                 }
             }
             NetworkEvent::Revocations { new, known } => {
-                self.removals.keep(&known);
+                self.removals.keep(known, Instant::now());
                 new.iter().for_each(|statement| tracing::warn!("{}", words(statement)));
             }
             NetworkEvent::NoMember { why } => {

@@ -287,6 +287,7 @@ impl Telemetry {
             | Event::Merging { .. }
             | Event::Guarded { .. }
             | Event::LeftOutBy { .. }
+            | Event::Exiled { .. }
             | Event::PeerUp(_)
             | Event::PeerDown(_) => {}
         }

@@ -13,6 +13,8 @@ pub(crate) struct Terms {
     pub(crate) bootstrap: Vec<String>,
     /// Whether peers of earlier starts are dialled: training waits a shorter moment for them.
     pub(crate) remembers: bool,
+    /// Whether the weights are those that all begin from: no step was done with them.
+    pub(crate) untrained: bool,
     /// Whether the rule exchanges fragments.
     pub(crate) exchanges: bool,
     /// Whether replicas come closer by exchanges after the last step; sums of contributions become

@@ -2,7 +2,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+#[cfg(unix)]
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dnode_network::{Multiaddr, role_of, unix_s};
 use dnode_protocol::invitation::{ChainError, Grant, Pass, Revocation, Revocations, Role};
@@ -11,6 +14,8 @@ use dnode_protocol::membership::{Invitation, RunSecret, Ticket, TicketError};
 use rand::Rng as _;
 
 use crate::config::Config;
+#[cfg(unix)]
+use crate::storage::data_dir::others_may;
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::identity::Identity;
 use crate::storage::pass::{self, OWN_REVOCATIONS_FILE, REVOCATIONS_FILE};
@@ -70,14 +75,47 @@ pub enum MembershipError {
 }
 
 /// The ticket or secret in a file that a person or a program has written; symbolic links are followed.
+/// Where others may read it, that is told once.
 ///
 /// # Errors
 /// [`MembershipError`].
 pub fn read_ticket_file(path: &Path) -> Result<Ticket, MembershipError> {
     let place = path.display().to_string();
     let failed = |reason| MembershipError::Read { place: place.clone(), reason };
-    let text = read_ticket(File::open(path).map_err(failed)?).map_err(failed)?;
+    let file = File::open(path).map_err(failed)?;
+    if others_may_read(&file) && !TOLD.swap(true, Ordering::Relaxed) {
+        tell(&format!(
+            "others on this machine may read the ticket in {place}, and whoever has it is a member: `chmod 600` it"
+        ));
+    }
+    let text = read_ticket(file).map_err(failed)?;
     parse_ticket(&text, &place)
+}
+
+/// Whether this process has told that others may read a ticket; its files are read several times.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Warns in the log, or where there is none yet, on standard error.
+fn tell(warning: &str) {
+    if tracing::enabled!(tracing::Level::WARN) {
+        tracing::warn!("{warning}");
+    } else {
+        // Nobody may read it.
+        let _ = writeln!(io::stderr(), "warning: {warning}");
+    }
+}
+
+/// Whether it is a file that other users of the machine may read. Pipes and terminals are none.
+#[cfg(unix)]
+pub(crate) fn others_may_read(open: &impl AsFd) -> bool {
+    let file = open.as_fd().try_clone_to_owned().map(File::from);
+    file.and_then(|file| others_may(&file)).unwrap_or(false)
+}
+
+/// Whether it is a file that other users of the machine may read, which is not known here.
+#[cfg(not(unix))]
+pub(crate) fn others_may_read<T>(_open: &T) -> bool {
+    false
 }
 
 /// Reads as much as a ticket may have, and a little more.
@@ -288,7 +326,8 @@ pub fn fresh_ticket() -> Ticket {
     secret::alone(draw())
 }
 
-/// Writes `text` to a file that only this user may read, and that is not there yet.
+/// Writes `text` to a file that only this user may read, and that is not there yet; a symbolic link of
+/// that name counts as there.
 ///
 /// # Errors
 /// What the system says.
@@ -375,5 +414,28 @@ mod tests {
         let is_of_addresses =
             matches!(error, MembershipError::Ticket { error: TicketError::Addresses, .. });
         assert!(is_of_addresses);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_ticket_is_written_for_nobody_else_and_over_nothing() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("new");
+        write_new(&file, "text").unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!others_may_read(&File::open(&file).unwrap()));
+        let again = write_new(&file, "other").unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "text");
+        let (link, elsewhere) = (folder.path().join("link"), folder.path().join("elsewhere"));
+        symlink(&elsewhere, &link).unwrap();
+        assert!(write_new(&link, "text").is_err() && !elsewhere.exists());
+        for mode in [0o640, 0o604, 0o622] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert!(others_may_read(&File::open(&file).unwrap()), "{mode:o}");
+        }
+        let (reader, _writer) = io::pipe().unwrap();
+        assert!(!others_may_read(&reader), "a pipe");
     }
 }

@@ -1,6 +1,6 @@
 //! What a peer begins with: its replica, its gossip core, its metrics file.
 
-use dnode_audit::{Entry, Named, Start as Begin, Text};
+use dnode_audit::{Entry, Local, Named, Start as Begin, Text};
 use dnode_gossip::{Gossip, Start};
 use dnode_protocol::{Clock, Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CHECKPOINTS};
@@ -11,7 +11,7 @@ use super::JoinError;
 use super::about::about;
 use super::memory::with_mixing;
 use super::rules::{commit_noise, replica_config, slow_in_file};
-use crate::config::Config;
+use crate::config::{Config, trust_settings};
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::Identity;
 use crate::telemetry::audit::AuditLog;
@@ -145,6 +145,9 @@ pub(super) fn audit(
     let (peer, name) = (identity.peer(), Text::new(&about(&config.node).name));
     log.record(Entry::Start(Begin { version, incarnation, resumed, closed, step, samples, clock }));
     log.record(Entry::Named(Named { peer, name }));
+    let settings = trust_settings(config).into_iter();
+    let fields = settings.map(|(name, value)| (Text::new(name), Text::new(&value))).collect();
+    log.record(Entry::Local(Local { fields }));
     Ok(log)
 }
 

@@ -106,6 +106,7 @@ pub(super) fn terms(config: &Config, incarnation: u64) -> Terms {
         require_peers: config.network.require_peers.max(world.saturating_sub(1)),
         bootstrap: config.network.bootstrap.iter().map(|text| canonical(text)).collect(),
         remembers: false,
+        untrained: false,
         observes: false,
         exchanges: exchanges(config.gossip.rule),
         settles: exchanges(config.gossip.rule) && config.gossip.rule != Rule::DeltaSet,

@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use dnode_protocol::{RunDifference, RunField, RunSpec};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,10 @@ const RUN_FILE: &str = "run.json";
 /// Longest file that is read whole: the description of a run has at most 20 kB, the peers that were met
 /// 60 kB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// End of the names of files that are being written.
+const PARTIAL: &str = ".partial";
+/// Age from which such a file belongs to a writer that has ended: a short text takes far less.
+const PARTIAL_LIFE: Duration = Duration::from_secs(60);
 
 /// A data directory that this process alone uses until the value is dropped.
 #[derive(Debug)]
@@ -99,6 +104,7 @@ impl DataDir {
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         create(path).map_err(io_error("create data directory", path))?;
         let lock = lock(path)?;
+        remove_left_over(path, SystemTime::now());
         let file = path.join(INCARNATION_FILE);
         let before = match read(&file)? {
             None => 0,
@@ -203,6 +209,39 @@ fn lock(folder: &Path) -> Result<File, DataDirError> {
     Ok(file)
 }
 
+/// Waits until no other process holds the lock file `path`, and holds it until the value is dropped.
+pub(crate) fn wait_for_lock(path: &Path) -> Result<File, DataDirError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = no_follow(&mut options).open(path).map_err(io_error("open", path))?;
+    file.lock().map_err(io_error("lock", path))?;
+    Ok(file)
+}
+
+/// Removes what writers have left that were ended while they wrote. What cannot be removed is in
+/// nobody's way.
+fn remove_left_over(folder: &Path, now: SystemTime) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let partial = entry.file_name().to_str().is_some_and(|name| name.ends_with(PARTIAL));
+        let old =
+            |written: SystemTime| now.duration_since(written).is_ok_and(|age| age >= PARTIAL_LIFE);
+        let written = || entry.metadata().and_then(|metadata| metadata.modified());
+        if partial && written().is_ok_and(old) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Where the new contents of `path` are written: a file that no other writer has, of this file or another.
+fn partial(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}-{:016x}{PARTIAL}", std::process::id(), rand::random::<u64>()));
+    path.with_file_name(name)
+}
+
 /// Creates a folder that only this user may look into, and the folders above it. One that is there stays
 /// as it is.
 fn create(path: &Path) -> io::Result<()> {
@@ -243,16 +282,20 @@ pub(crate) fn read_private(path: &Path) -> Result<Option<String>, DataDirError> 
         Err(error) => return Err(io_error("read", path)(error)),
     };
     #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        let mode = file.metadata().map_err(io_error("read", path))?.permissions().mode();
-        if mode & 0o077 != 0 {
-            let private = fs::Permissions::from_mode(0o600);
-            file.set_permissions(private).map_err(io_error("keep others from", path))?;
-            tracing::warn!(file = %path.display(), "others could read this file until now; if one of them may have, replace it");
-        }
+    if others_may(&file).map_err(io_error("read", path))? {
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        file.set_permissions(private).map_err(io_error("keep others from", path))?;
+        tracing::warn!(file = %path.display(), "others could read this file until now; if one of them may have, replace it");
     }
     text_of(file, path).map(Some)
+}
+
+/// Whether it is a file that other users may read, write or run. Pipes and terminals are none.
+#[cfg(unix)]
+pub(crate) fn others_may(file: &File) -> io::Result<bool> {
+    let metadata = file.metadata()?;
+    let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
+    Ok(metadata.is_file() && mode & 0o077 != 0)
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -274,11 +317,11 @@ fn text_of(file: File, path: &Path) -> Result<String, DataDirError> {
 }
 
 /// Replaces the contents of `path` by `bytes`. A crash leaves the old contents or the new ones, never a
-/// mixture.
+/// mixture. Of several writers at once the last one wins; none takes the bytes of another.
 ///
 /// `mode`: Unix permissions of the new file.
 pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DataDirError> {
-    let partial = path.with_extension("partial");
+    let partial = partial(path);
     let write = || -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
@@ -286,11 +329,6 @@ pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), D
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
         #[cfg(not(unix))]
         let _ = mode;
-        if let Err(error) = fs::remove_file(&partial)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
         let mut file = options.open(&partial)?;
         file.write_all(bytes)?;
         file.sync_all()?;
@@ -435,18 +473,50 @@ mod tests {
         assert!(error.contains("is damaged (more than 1048576 bytes)"), "{error}");
     }
 
+    /// Names of the files in `folder` that are being written.
+    fn partials(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(PARTIAL)).collect()
+    }
+
     #[test]
-    fn a_left_over_partial_file_does_not_matter() {
+    fn what_writers_have_left_is_removed_and_what_they_write_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
-        fs::write(path.with_extension("partial"), "half").unwrap();
+        let old = folder.path().join("x.1-0.partial");
+        let young = folder.path().join("x.2-0.partial");
+        for partial in [&old, &young] {
+            fs::write(partial, "half").unwrap();
+        }
+        let file = OpenOptions::new().write(true).open(&old).unwrap();
+        file.set_modified(SystemTime::now() - PARTIAL_LIFE).unwrap();
+        drop(DataDir::open(folder.path()).unwrap());
         write_atomic(&path, b"whole", 0o600).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"whole");
-        assert!(!path.with_extension("partial").exists());
+        assert_eq!(partials(folder.path()), ["x.2-0.partial"]);
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         }
+    }
+
+    #[test]
+    fn files_that_differ_in_their_ends_and_are_written_at_once_are_not_mixed_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["revocations", "revocations.own", "revocations"];
+        std::thread::scope(|scope| {
+            for name in names {
+                let path = folder.path().join(name);
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        write_atomic(&path, name.as_bytes(), 0o600).unwrap();
+                        assert_eq!(fs::read(&path).unwrap(), name.as_bytes());
+                    }
+                });
+            }
+        });
+        assert!(partials(folder.path()).is_empty());
     }
 }

@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use dnode_protocol::invitation::{IssuerKey, Pass, Revocation};
+use dnode_protocol::limits::REVOCATIONS_MAX;
 
-use crate::storage::data_dir::{DataDirError, read_private, write_atomic};
+use crate::storage::data_dir::{DataDirError, read_private, wait_for_lock, write_atomic};
 
 /// Name of the file with the owners of the run and the chain of this peer.
 pub(crate) const PASS_FILE: &str = "invitation";
@@ -16,6 +17,8 @@ pub(crate) const REVOCATIONS_FILE: &str = "revocations";
 /// Name of the file with those that `dnode revoke` has made in this data directory; the running peer
 /// looks at it once a second.
 pub(crate) const OWN_REVOCATIONS_FILE: &str = "revocations.own";
+/// Name of the file that `dnode revoke` locks while it adds to these.
+const REVOCATIONS_LOCK: &str = "revocations.lock";
 
 /// The owners of the run and the chain of this peer; `None` where the run has no owners.
 ///
@@ -90,6 +93,24 @@ pub(crate) fn keep_revocations(
     to_file(folder, name, statements)
 }
 
+/// Adds a revocation to those that were made in this data directory; one of the same issuer about the
+/// same target goes. Of several processes that do so at once, each waits for the one before it. Returns
+/// whether there was room.
+///
+/// # Errors
+/// [`DataDirError`].
+pub(crate) fn add_revocation(folder: &Path, statement: Revocation) -> Result<bool, DataDirError> {
+    let _lock = wait_for_lock(&folder.join(REVOCATIONS_LOCK))?;
+    let mut own = revocations(folder, OWN_REVOCATIONS_FILE)?;
+    own.retain(|kept| (kept.issuer(), kept.target()) != (statement.issuer(), statement.target()));
+    if own.len() >= REVOCATIONS_MAX {
+        return Ok(false);
+    }
+    own.push(statement);
+    keep_revocations(folder, OWN_REVOCATIONS_FILE, &Revocation::to_bytes(&own))?;
+    Ok(true)
+}
+
 fn to_file(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), DataDirError> {
     let mut text = String::with_capacity(2 * bytes.len() + 1);
     for byte in bytes {
@@ -156,5 +177,38 @@ mod tests {
         forget(at).unwrap();
         forget(at).unwrap();
         assert!(load(at).unwrap().is_none());
+    }
+
+    #[test]
+    fn revocations_that_are_made_at_once_are_all_kept() {
+        const WRITERS: u8 = 4;
+        const EACH: u64 = 8;
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        std::thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                scope.spawn(move || {
+                    let key = IssuerKey::from_seed(&[writer; 32]);
+                    for number in 0..EACH {
+                        let target = Target::Number(number);
+                        let statement = Revocation::sign(&key, target, 9, Chain::default());
+                        assert!(add_revocation(at, statement).unwrap());
+                    }
+                });
+            }
+            // The peer meanwhile keeps what it hears, in a file of nearly the same name.
+            scope.spawn(move || {
+                for _ in 0..32 {
+                    keep_revocations(at, REVOCATIONS_FILE, &[]).unwrap();
+                    assert!(revocations(at, REVOCATIONS_FILE).unwrap().is_empty());
+                }
+            });
+        });
+        let own = revocations(at, OWN_REVOCATIONS_FILE).unwrap();
+        assert_eq!(own.len() as u64, u64::from(WRITERS) * EACH);
+        let again = own[0].clone();
+        assert!(add_revocation(at, again).unwrap());
+        let own = revocations(at, OWN_REVOCATIONS_FILE).unwrap();
+        assert_eq!(own.len() as u64, u64::from(WRITERS) * EACH, "the same one takes no room");
     }
 }

@@ -6,12 +6,13 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use dnode_audit::{Accounts, Entry, Fault, Findings, Hash, LineError, Reading, Record};
+use dnode_audit::{Accounts, Entry, Fault, Findings, Hash, Invited, LineError, Reading, Record};
+use dnode_protocol::PeerId;
 
 use crate::telemetry::audit::files;
-use table::{count, table, verdict};
+use table::{count, invitations, settings, table, verdict};
 
-/// Largest number of verdicts and refusals that are shown, the newest ones.
+/// Largest number of verdicts, removals and refusals that are shown, the newest ones.
 const VERDICTS_MAX: usize = 20;
 /// Digits of the name of a run that are shown, as elsewhere.
 const RUN_DIGITS: usize = 16;
@@ -63,6 +64,8 @@ struct Notes {
     /// Whole name of the run, as far as it is told.
     run: Option<Hash>,
     closed: Option<bool>,
+    /// Settings of the last start.
+    local: Option<String>,
     verdicts: VecDeque<String>,
     /// Bytes of an unfinished line at the end.
     torn: u64,
@@ -73,6 +76,7 @@ impl Notes {
     fn note(&mut self, record: &Record, accounts: &Accounts) {
         match &record.entry {
             Entry::Start(start) => self.closed = Some(start.closed),
+            Entry::Local(local) => self.local = Some(settings(local)),
             Entry::Agreed(agreed) if agreed.names_run => self.run = Some(agreed.digest),
             _ => {}
         }
@@ -117,13 +121,24 @@ pub(crate) fn show(path: &Path) -> Result<(String, Option<AuditError>), AuditErr
         Some(false) => ", an open run\n",
         None => "\n",
     };
+    if let Some(local) = &read.notes.local {
+        text += &format!("settings of this peer alone: {local}\n");
+    }
     text += &table(read.reading.accounts());
+    text += &invitations(read.reading.accounts());
     if !read.notes.verdicts.is_empty() {
-        text += "verdicts and refusals, the newest last:\n";
+        text += "verdicts, removals and refusals, the newest last:\n";
         read.notes.verdicts.iter().for_each(|verdict| text += &format!("  {verdict}\n"));
     }
     text += &(held(&read) + "\n");
     Ok((text, read.broken))
+}
+
+/// By which invitation a peer came the last time, as far as the log in a data directory says that.
+pub(crate) fn invitation_of(folder: &Path, peer: &PeerId) -> Option<Invited> {
+    let read = read(folder).ok()?;
+    let mut accounts = read.reading.accounts().peers();
+    accounts.find(|(other, _)| *other == peer)?.1.by.clone()
 }
 
 /// Reads the files in their order until one does not hold.

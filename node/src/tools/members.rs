@@ -16,8 +16,9 @@ use rand::Rng as _;
 use crate::membership::{MembershipError, draw, read_ticket_file};
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::identity::Identity;
-use crate::storage::pass::{self, OWN_REVOCATIONS_FILE, REVOCATIONS_FILE};
+use crate::storage::pass::{self, REVOCATIONS_FILE};
 use crate::storage::secret;
+use crate::tools::audit;
 
 /// How much earlier than it was made an invitation begins, for clocks that are slow.
 const SLOW_CLOCKS: Duration = Duration::from_secs(3600);
@@ -246,17 +247,38 @@ pub(crate) fn revoke(folder: &Path, what: &str) -> Result<String, MembersError> 
     // That of an owner outlasts every certificate.
     let longest = unix_s().saturating_add(EXPIRES_MAX.as_secs());
     let until_s = chain.last().map_or(longest, |last| last.not_after_s);
-    let statement = Revocation::sign(&key, target, until_s, chain);
-    let mut own = pass::revocations(folder, OWN_REVOCATIONS_FILE)?;
-    if own.len() >= REVOCATIONS_MAX {
-        return Err(MembersError::Revocations);
-    }
-    own.push(statement);
-    pass::keep_revocations(folder, OWN_REVOCATIONS_FILE, &Revocation::to_bytes(&own))?;
-    Ok(format!(
+    let add = |target| {
+        let statement = Revocation::sign(&key, target, until_s, chain.clone());
+        let added = pass::add_revocation(folder, statement)?;
+        added.then_some(()).ok_or(MembersError::Revocations)
+    };
+    add(target)?;
+    let mut told = format!(
         "{what} is revoked: the peer of {} tells the others within a second if it runs, else when it starts\n",
         folder.display()
-    ))
+    );
+    if let Target::Holder(holder) = target {
+        let by = audit::invitation_of(folder, &holder).filter(|by| by.issuer == key.peer());
+        let number = by.as_ref().and_then(|by| u64::from_str_radix(by.number.as_str(), 16).ok());
+        match (by, number) {
+            // Under another name it could come by it again, where nobody has counted it.
+            (Some(by), Some(number)) if by.uses == 1 => {
+                add(Target::Number(number))?;
+                told += &format!(
+                    "the invitation {number:016x} by which it came was for it alone, and is revoked, too\n"
+                );
+            }
+            (Some(_), Some(number)) => {
+                told += &format!(
+                    "it came by invitation {number:016x}, as others may have: `dnode revoke {number:016x}` removes them all; without that it can come again under another name while uses are left\n"
+                );
+            }
+            _ => {
+                told += "if somebody has its invitation, it can come again under another name: revoke the number of that, too\n";
+            }
+        }
+    }
+    Ok(told)
 }
 
 /// What the person means: a peer, or the number of an invitation.
@@ -326,6 +348,7 @@ fn fresh_key() -> IssuerKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::pass::OWN_REVOCATIONS_FILE;
 
     const HERE: &str = "/ip4/127.0.0.1/udp/1/quic-v1";
 
@@ -355,6 +378,38 @@ mod tests {
         let owner = pass::owner(&at).unwrap().unwrap().peer().to_string();
         assert!(matches!(revoke(&at, &owner), Err(MembersError::Owner(_))));
         assert!(matches!(revoke(&at, "somebody"), Err(MembersError::Target(_))));
+    }
+
+    #[test]
+    fn who_came_by_an_invitation_for_it_alone_is_removed_together_with_that() {
+        use dnode_audit::{Entry, Invited, Joined, Log, Text, Way};
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("owner");
+        create(&at, &[]).unwrap();
+        let owner = pass::owner(&at).unwrap().unwrap().peer();
+        let peer = |byte: u8| IssuerKey::from_seed(&[byte; 32]).peer();
+        let mut log = Log::new(owner, Box::new(|_| [0; 64]));
+        let mut text = log.next_file(1);
+        for (byte, issuer, uses) in [(3, owner, 1), (4, owner, 5), (5, peer(9), 1)] {
+            let (number, role) = (Text::new(&format!("{byte:016x}")), Text::new("train"));
+            let by = Some(Invited { issuer, number, uses, role });
+            let (way, address) = (Way::Invitation, Text::new("/ip4/192.0.2.7/tcp/1"));
+            let joined = Joined { peer: peer(byte), way, incarnation: 1, address, by };
+            text.extend(log.add(2, Entry::Joined(joined)));
+        }
+        std::fs::write(at.join("audit.jsonl"), text).unwrap();
+        let revoked = |byte: u8| {
+            let told = revoke(&at, &peer(byte).to_string()).unwrap();
+            let own = pass::revocations(&at, OWN_REVOCATIONS_FILE).unwrap();
+            let number = Target::Number(byte.into());
+            (told, own.iter().any(|statement| statement.target() == number))
+        };
+        let (told, with_number) = revoked(3);
+        assert!(with_number && told.contains("was for it alone, and is revoked, too"), "{told}");
+        let (told, with_number) = revoked(4);
+        assert!(!with_number && told.contains("`dnode revoke 0000000000000004`"), "{told}");
+        let (told, with_number) = revoked(5);
+        assert!(!with_number && told.contains("revoke the number of that, too"), "{told}");
     }
 
     #[test]

@@ -51,7 +51,7 @@ fn a_peer_with_a_wrong_learning_rate_is_left_out_and_the_others_end_well_trained
         }
         let (text, status) = audit("show", &peer.data());
         assert_eq!(status, Some(0), "{text}");
-        let (_, verdicts) = text.split_once("verdicts and refusals").unwrap();
+        let (_, verdicts) = text.split_once("verdicts, removals and refusals").unwrap();
         assert!(verdicts.contains(&format!("Z {short} ")), "{text}");
     }
     drop(bad);

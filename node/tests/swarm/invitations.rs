@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 
+use crate::audit::audit;
 use crate::process::{LOOPBACK, PROGRAM, Peer, wait};
 
 /// Runs that last until they are stopped.
@@ -117,6 +118,13 @@ fn who_is_invited_trains_and_who_is_removed_is_out_for_good() {
     // It is refused, or hears the statement first and leaves by itself.
     assert!(line.contains("was removed by"), "{line}");
 
+    // Who came by which invitation, who was removed and who was refused stand in the audit log.
+    let (text, status) = audit("show", &two.data());
+    assert_eq!(status, Some(0), "{text}");
+    let came = format!("{} by invitation ", &id[id.len() - 6..]);
+    assert!(text.contains(&came) && text.contains(", role train\n"), "{text}");
+    assert!(text.contains(" was removed by ") && text.contains("gossip.guard=true"), "{text}");
+
     // The others go on, and know after a restart.
     let step = |peer: &Peer| peer.metrics().iter().filter_map(|line| line["step"].as_u64()).max();
     for peer in [&mut owner, &mut two] {
@@ -130,6 +138,34 @@ fn who_is_invited_trains_and_who_is_removed_is_out_for_good() {
     let there = two.address();
     let line = refused(&root, "one", &["--resume", "--bootstrap", &there]);
     assert!(line.contains("was removed"), "{line}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_invitation_is_written_for_nobody_else_or_it_is_said_who_can_read_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(run(root.path(), &["run", "create", "--data-dir", "owner"]).0, 0);
+    let invite = ["invite", "--data-dir", "owner", "--address", "/ip4/127.0.0.1/udp/1/quic-v1"];
+    let to_file = [&invite[..], &["--out", "invitation"]].concat();
+    let (status, out, told) = run(root.path(), &to_file);
+    assert_eq!((status, out.contains("dnode1")), (0, false), "{out} {told}");
+    assert!(told.contains("take it back with"), "{told}");
+    let file = root.path().join("invitation");
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let (status, _, line) = run(root.path(), &to_file);
+    assert_eq!((status, line.contains("cannot write invitation")), (1, true), "{line}");
+    for (mode, warns) in [(0o600, false), (0o644, true)] {
+        let into = root.path().join(format!("{mode:o}"));
+        let open = fs::File::create(&into).unwrap();
+        open.set_permissions(fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.args(invite).current_dir(root.path()).stdout(open);
+        let output = command.output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(told.contains("others on this machine may read"), warns, "{told}");
+        assert!(fs::read_to_string(&into).unwrap().starts_with("dnode1"));
+    }
 }
 
 #[expect(clippy::print_stdout, reason = "a measurement for whoever asks by --nocapture")]

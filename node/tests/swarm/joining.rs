@@ -91,6 +91,22 @@ fn a_joiner_that_is_killed_in_mid_transfer_starts_again_and_its_donors_train_on(
     trains_on(&joiner, 2, clock);
 }
 
+/// Its own weights are where the first peer's were long ago. Mixed with them, that one would look like a stranger
+/// to all who begin so, and be left out.
+#[test]
+fn who_begins_a_commit_after_the_first_takes_over_its_model() {
+    let root = tempfile::tempdir().unwrap();
+    let long = flags(&[&ENDLESS, &["--set", "gossip.local_steps=20000"]]);
+    let mut first = Peer::start(&root, "0", &long);
+    let address = first.address();
+    first.wait_line("a commit", |line| line["clock"].as_u64() >= Some(1));
+    let mut second = Peer::start(&root, "1", &flags(&[&long, &["--bootstrap", &address]]));
+    second.wait_event("catch-up-done");
+    second.wait_line("steps from there", |line| {
+        line["kind"] == "train" && line["clock"].as_u64() >= Some(1)
+    });
+}
+
 /// A model of a megabyte, whose peers commit about once a second.
 const PARAMETERS: usize = 1 << 18;
 const SELDOM: [&str; 8] = [

@@ -7,12 +7,14 @@
 //! The statement of an owner has an empty chain. Another issuer adds its own, so that everybody can see
 //! that it was a member, and takes back only what it has issued itself.
 
-use std::collections::BTreeMap;
+mod kept;
+
+pub use kept::Revocations;
 
 use super::certificate::is_signed;
 use super::{Chain, ChainError, IssuerKey, take, take_peer, take_u64};
 use crate::PeerId;
-use crate::limits::{MEMBER_REVOCATIONS_MAX, REVOCATIONS_MAX};
+use crate::limits::REVOCATIONS_MAX;
 
 /// What the signature of a revocation is made for.
 const CONTEXT: &[u8] = b"dnode 2026-11-27 revocation v1";
@@ -59,6 +61,15 @@ pub enum RevocationError {
     Full,
 }
 
+impl RevocationError {
+    /// Whether a signature is none. Nobody passes on such a statement who keeps to the protocol. Whatever
+    /// else is wrong may be so only by the clock, or for who knows of more removals.
+    #[must_use]
+    pub const fn is_forged(&self) -> bool {
+        matches!(self, Self::Unsigned | Self::Issuer(ChainError::Unsigned))
+    }
+}
+
 impl Revocation {
     /// Most bytes of one.
     pub const BYTES_MAX: usize = BODY_BYTES + 64 + Chain::BYTES_MAX;
@@ -84,6 +95,12 @@ impl Revocation {
         self.target
     }
 
+    /// Until when it is worth keeping, seconds of Unix time.
+    #[must_use]
+    pub const fn until_s(&self) -> u64 {
+        self.until_s
+    }
+
     /// Whether it takes back a certificate of `chain`, if it counts at all.
     fn revokes(&self, chain: &Chain) -> bool {
         chain.certificates().iter().any(|certificate| {
@@ -100,11 +117,11 @@ impl Revocation {
         if self.until_s < now_s {
             return Err(RevocationError::Over);
         }
-        let member = self.chain.verify(owners, &self.issuer, now_s);
-        let member = member.map_err(RevocationError::Issuer)?;
-        if self.until_s > member.not_after_s {
+        // What costs no signature is looked at first.
+        if self.chain.last().is_some_and(|last| self.until_s > last.not_after_s) {
             return Err(RevocationError::TooLong);
         }
+        self.chain.verify(owners, &self.issuer, now_s).map_err(RevocationError::Issuer)?;
         let body = body(&self.issuer, &self.target, self.until_s);
         if is_signed(&self.issuer, CONTEXT, &body, &self.signature) {
             Ok(())
@@ -180,100 +197,4 @@ fn body(issuer: &PeerId, target: &Target, until_s: u64) -> [u8; BODY_BYTES] {
     }
     body[65..].copy_from_slice(&until_s.to_le_bytes());
     body
-}
-
-/// The statements that a member keeps: at most [`REVOCATIONS_MAX`], of which at most
-/// [`MEMBER_REVOCATIONS_MAX`] are not by owners. Where there are more, those that last longest stay,
-/// and those of owners push out those of members.
-#[derive(Clone, Debug, Default)]
-pub struct Revocations(BTreeMap<(Target, PeerId), Revocation>);
-
-impl Revocations {
-    /// Those of `statements` that count in the run of these owners at `now_s`, seconds of Unix time.
-    #[must_use]
-    pub fn of(
-        statements: impl IntoIterator<Item = Revocation>,
-        owners: &[PeerId],
-        now_s: u64,
-    ) -> Self {
-        let mut kept = Self::default();
-        for statement in statements {
-            // Those that do not count change nothing.
-            let _ = kept.insert(statement, owners, now_s);
-        }
-        kept
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Revocation> {
-        self.0.values()
-    }
-
-    /// The statement that takes back a part of `chain`, if one does.
-    #[must_use]
-    pub fn revokes(&self, chain: &Chain) -> Option<&Revocation> {
-        self.0.values().find(|statement| statement.revokes(chain))
-    }
-
-    /// Keeps a statement, if it counts. Returns whether it is new here, so that others are to hear of it.
-    ///
-    /// # Errors
-    /// [`RevocationError`]; nothing has changed, but that statements about what has ended are gone.
-    pub fn insert(
-        &mut self,
-        statement: Revocation,
-        owners: &[PeerId],
-        now_s: u64,
-    ) -> Result<bool, RevocationError> {
-        self.0.retain(|_, kept| kept.until_s >= now_s);
-        let key = (statement.target, statement.issuer);
-        if self.0.get(&key).is_some_and(|kept| kept.until_s >= statement.until_s) {
-            return Ok(false);
-        }
-        // What there is no room for costs no signature.
-        let leaves = self.leaves(&statement)?;
-        if self.revokes(&statement.chain).is_some() {
-            return Err(RevocationError::Revoked);
-        }
-        statement.verify(owners, now_s)?;
-        if let Some(leaves) = leaves {
-            self.0.remove(&leaves);
-        }
-        self.0.insert(key, statement);
-        Ok(true)
-    }
-
-    /// Which statement makes room for `statement`, if one must.
-    fn leaves(&self, statement: &Revocation) -> Result<Option<(Target, PeerId)>, RevocationError> {
-        let key = (statement.target, statement.issuer);
-        if self.0.contains_key(&key) {
-            return Ok(None);
-        }
-        let by_member = !statement.chain.is_empty();
-        let members = || self.0.iter().filter(|(_, kept)| !kept.chain.is_empty());
-        let rank = |kept: &Revocation| (kept.chain.is_empty(), kept.until_s);
-        let soonest = if by_member && members().count() >= MEMBER_REVOCATIONS_MAX {
-            members().min_by_key(|(_, kept)| kept.until_s)
-        } else if self.0.len() >= REVOCATIONS_MAX {
-            self.0.iter().min_by_key(|(_, kept)| rank(kept))
-        } else {
-            return Ok(None);
-        };
-        match soonest {
-            Some((key, kept)) if rank(kept) < rank(statement) => Ok(Some(*key)),
-            Some(_) | None => Err(RevocationError::Full),
-        }
-    }
 }

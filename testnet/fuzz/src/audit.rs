@@ -47,7 +47,7 @@ fn entries() -> Vec<Entry> {
     let address = Text::new("/ip4/192.0.2.7/udp/4001/quic-v1");
     let (why, length, most) = (Text::new("too far away"), Figure::new(2.5), Figure::new(1.7));
     vec![
-        Entry::Joined(Joined { peer, way: Way::Secret, incarnation: 9, address }),
+        Entry::Joined(Joined { peer, way: Way::Secret, incarnation: 9, address, by: None }),
         Entry::Judged(Judged { peer, trust: Trust::LeftOut, why, length, most }),
         Entry::Carried(Carried { peer: None, account: dnode_audit::Account::default() }),
         Entry::Lost(Lost { lines: 3 }),

@@ -235,6 +235,7 @@ impl World {
                 3 => self.handle(Input::WatcherUp { peer: script.peer() }),
                 4 => self.handle(Input::Wait),
                 5 => self.handle(Input::Begin),
+                6 => self.handle(Input::Untrained),
                 _ => {}
             },
             13 => {

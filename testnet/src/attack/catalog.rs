@@ -81,11 +81,12 @@ impl Attack {
 }
 
 /// All attacks, in the order of the table.
-pub const ATTACKS: [Attack; 32] = {
+pub const ATTACKS: [Attack; 34] = {
     use Blow::{Blatant, Patient, Protocol};
     [
         Attack::new("noise-9", Blatant, Wrong::Noise, 9.0),
         Attack::new("noise-0.3", Blatant, Wrong::Noise, 0.3),
+        Attack::new("noise-0.3-and-heavy", Blatant, Wrong::NoiseAndHeavy, 0.3),
         Attack::new("noise-0.1", Patient, Wrong::Noise, 0.1),
         Attack::new("scaled-1000", Blatant, Wrong::Scaled, 1000.0),
         Attack::new("scaled-2.5", Blatant, Wrong::Scaled, 2.5),
@@ -97,6 +98,7 @@ pub const ATTACKS: [Attack; 32] = {
         Attack::with_newcomer("snapshot-3", Wrong::Snapshot, 3.0),
         Attack::with_newcomer("snapshot-sign", Wrong::Snapshot, -1.0),
         Attack::new("frozen", Patient, Wrong::Frozen, 1.0),
+        Attack::new("frozen-and-fast", Patient, Wrong::FrozenAndFast, 1.0),
         Attack::new("uphill", Patient, Wrong::Uphill, 1.0),
         Attack::new("label-flip", Patient, Wrong::Flipped, 1.0),
         Attack::new("label-shuffle", Patient, Wrong::Shuffled, 1.0),

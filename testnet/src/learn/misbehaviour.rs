@@ -75,6 +75,8 @@ pub enum Wrong {
     Scaled,
     /// Shows the weights with which it began, for ever.
     Frozen,
+    /// As `Frozen`, and says that it takes a step in a microsecond: what differs much in speed may differ much.
+    FrozenAndFast,
     /// Learns nothing, and is otherwise honest.
     Idle,
     /// Learns labels that were dealt out at random.
@@ -83,6 +85,8 @@ pub enum Wrong {
     Flipped,
     /// Shows its weights with noise, `factor` times their root mean square.
     Noise,
+    /// As `Noise`, and says that it has done the work of all others and merges: an exchange weighs both ends.
+    NoiseAndHeavy,
     /// Shows its weights moved, by as much, always in one direction.
     Drift,
     /// As `Drift`, one time in that direction and the next time in the other.

@@ -134,7 +134,9 @@ pub(super) fn trainer_of(
         Wrong::Negative
         | Wrong::Scaled
         | Wrong::Frozen
+        | Wrong::FrozenAndFast
         | Wrong::Noise
+        | Wrong::NoiseAndHeavy
         | Wrong::Drift
         | Wrong::Equivocation
         | Wrong::SlowPoison

@@ -18,8 +18,8 @@ pub struct Deal {
     pub read_at: Option<u64>,
     /// The initiator's clock then.
     pub read_clock: Option<Clock>,
-    /// Whether an end merges.
-    pub merges: bool,
+    /// Which end merges, the initiator first.
+    pub merges: [bool; 2],
     /// What the two name as their work, the initiator first.
     pub work: [u32; 2],
     /// Newest clock of the initiator that had reached the responder when the offer arrived.
@@ -33,7 +33,14 @@ impl Deal {
     pub fn merging_masses(&self) -> Option<[f64; 2]> {
         let [ours, theirs] = self.work.map(f64::from);
         let share = (ours / (ours + theirs)).clamp(0.05, 0.95);
-        self.merges.then_some([2.0 * share, 2.0 * (1.0 - share)])
+        let share = match self.merges {
+            [true, true] => share,
+            // What one end alone claims gives it no more than the other.
+            [true, false] => share.min(0.5),
+            [false, true] => share.max(0.5),
+            [false, false] => return None,
+        };
+        Some([2.0 * share, 2.0 * (1.0 - share)])
     }
 }
 
@@ -66,7 +73,7 @@ impl Ledger {
                 if deal.proposed.is_none() {
                     deal.proposed = Some(terms.clock);
                     deal.work[0] = terms.work;
-                    deal.merges |= terms.merges;
+                    deal.merges[0] = terms.merges;
                 }
                 self.deals.bound(exchange, self.most);
             }
@@ -76,7 +83,7 @@ impl Ledger {
                 {
                     deal.accepted = Some(terms.clock);
                     deal.work[1] = terms.work;
-                    deal.merges |= terms.merges;
+                    deal.merges[1] = terms.merges;
                 }
             }
             _ => {}

@@ -3,7 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use dnode_gossip::testing::{Host, Replica, Toy, ToyRule, peer as name};
-use dnode_gossip::{Balance, Start};
+use dnode_gossip::{Balance, Input, Start};
 use dnode_protocol::Clock;
 use rand::RngExt;
 
@@ -88,6 +88,10 @@ impl Processes {
         let mut host = Host::boxed(start, config, replica, context.now());
         if let Some(saved) = saved {
             host.core = host.core.containing(&saved.contents);
+        }
+        if learns {
+            // As the product's driver does. Toys begin from values of their own.
+            host.handle(Input::Untrained, context.now());
         }
         sim.begin(host, steps);
     }

@@ -112,6 +112,9 @@ impl fmt::Display for Report<'_> {
             Event::LeftOutBy { peer, partners, of } => {
                 write!(f, "left out by {peer}, {partners} of {of}")
             }
+            Event::Exiled { partners, of } => {
+                write!(f, "takes over a replica, as {partners} of {of} leave it out")
+            }
             Event::Guarded { peer, trust, grounds } => {
                 write!(f, "p{} is {trust:?}: {grounds:?}", index_of(peer))
             }

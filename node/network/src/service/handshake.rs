@@ -2,7 +2,7 @@
 
 use dnode_protocol::frame::encode_control;
 use dnode_protocol::invitation::Role;
-use dnode_protocol::{Message, PeerId, RunSpec};
+use dnode_protocol::{Message, PeerId, RunDifference, RunSpec};
 use libp2p::Stream;
 use libp2p::futures::AsyncWriteExt as _;
 use libp2p::swarm::ConnectionId;
@@ -82,13 +82,7 @@ impl Service {
         let (role, differences) = match judged {
             Ok(judged) => judged,
             Err(difference) => {
-                // An honest peer that was removed leaves when it sees who has signed that.
-                if let Some(statements) = self.admission.against(chain)
-                    && let Ok(frame) = encode_control(&Message::Revocations { statements })
-                {
-                    self.sessions.say(peer, frame);
-                }
-                self.sessions.refuse(peer, difference, &mut self.context);
+                self.on_unfit(origin, difference, (chain, incarnation)).await;
                 return;
             }
         };
@@ -124,6 +118,45 @@ impl Service {
                 self.hang_up(peer, DownReason::Restarted).await;
             }
             Stage::Refusing(_) => {}
+        }
+    }
+
+    /// Handles a hello with which a peer is not let in. One that is up is not merely refused: its session
+    /// ends, with the place that it has.
+    async fn on_unfit(
+        &mut self,
+        origin: &Origin,
+        difference: RunDifference,
+        (chain, incarnation): (&[u8], u64),
+    ) {
+        let peer = origin.peer;
+        match (self.sessions.stage(peer), origin.connection()) {
+            (Some(Stage::Up(known) | Stage::Relayed(known, _)), Some(connection))
+                if known > incarnation =>
+            {
+                // What an earlier start has said comes late; the present one is fit.
+                self.refuse_copy(peer, connection, incarnation);
+            }
+            (Some(Stage::Up(known) | Stage::Relayed(known, _)), _) if known < incarnation => {
+                // Another start has taken over. It is told why it is refused when it greets anew.
+                self.copies.restarted(peer, incarnation, Instant::now());
+                self.hang_up(peer, DownReason::Restarted).await;
+            }
+            (Some(Stage::Up(_)), _) => {
+                tracing::debug!(%peer, %difference, "a connected peer greets as one that is refused");
+                let event = NetworkEvent::Refused { peer, difference, by_us: true };
+                self.context.outbox.report(event);
+                self.hang_up_refused(peer).await;
+            }
+            (Some(Stage::Greeting(_) | Stage::Relayed(..) | Stage::Refusing(_)) | None, _) => {
+                // An honest peer that was removed leaves when it sees who has signed that.
+                if let Some(statements) = self.admission.against(chain)
+                    && let Ok(frame) = encode_control(&Message::Revocations { statements })
+                {
+                    self.sessions.say(peer, frame);
+                }
+                self.sessions.refuse(peer, difference, &mut self.context);
+            }
         }
     }
 

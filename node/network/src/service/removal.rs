@@ -5,8 +5,8 @@ use dnode_protocol::invitation::Revocation;
 use dnode_protocol::{Message, PeerId};
 
 use super::Service;
-use crate::admission::parts;
-use crate::event::{DownReason, NetworkEvent};
+use crate::admission::{Source, parts};
+use crate::event::{DownReason, NetworkEvent, OffenceKind};
 use crate::io::report::Outgoing;
 use crate::unix_s;
 
@@ -18,19 +18,27 @@ impl Service {
         from: Option<PeerId>,
         statements: Vec<Revocation>,
     ) {
-        let learnt = self.admission.learn(statements, unix_s());
-        if let Some(error) = learnt.refused {
+        let source = if from.is_some() { Source::Peer } else { Source::Own };
+        let learnt = self.admission.learn(statements, source, unix_s());
+        if !learnt.new.is_empty() {
+            self.pass_on(from, learnt.new).await;
+        }
+        match (learnt.refused, from) {
+            (Some(error), Some(peer)) if error.is_forged() => {
+                self.offend(peer, OffenceKind::Garbage, error.to_string()).await;
+            }
             // Not an offence: the two clocks may differ, or this peer may know of more removals.
-            tracing::debug!(?from, %error, "a revocation that does not count");
+            (Some(error), _) => tracing::debug!(?from, %error, "a revocation that does not count"),
+            (None, _) => {}
         }
-        if learnt.new.is_empty() {
-            return;
-        }
+    }
+
+    async fn pass_on(&mut self, from: Option<PeerId>, new: Vec<Revocation>) {
         let others = self.context.shared.peers().keys().copied().collect::<Vec<_>>();
         for peer in others.into_iter().filter(|peer| Some(*peer) != from) {
-            self.tell(peer, parts(&learnt.new));
+            self.tell(peer, parts(&new));
         }
-        let (new, known) = (learnt.new, self.admission.known());
+        let known = self.admission.known();
         self.context.outbox.report(NetworkEvent::Revocations { new, known });
         self.hang_up_gone().await;
     }

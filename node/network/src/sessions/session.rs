@@ -91,6 +91,8 @@ pub(super) struct Session {
     /// Number of the session; reports of tasks with another number belong to an earlier session.
     pub(super) number: u64,
     pub(super) stage: Stage,
+    /// Whether the peer has counted as connected, whatever its stage is now.
+    pub(super) was_up: bool,
     /// From the hello that matched: which start of the process it is, and the connection on which it
     /// came.
     pub(super) hello: Option<(u64, ConnectionId)>,
@@ -140,6 +142,7 @@ impl Session {
             peer,
             number,
             stage: Stage::Greeting(now + HELLO_TIMEOUT),
+            was_up: false,
             hello: None,
             differences: Vec::new(),
             unheard: None,
@@ -167,7 +170,8 @@ impl Session {
 
     /// The peer, as one that asks for a place.
     pub(super) fn guest(&self) -> Guest {
-        let (peer, dialled, invitation) = (self.peer, self.dialled, self.part.invitation);
+        let (peer, dialled) = (self.peer, self.dialled);
+        let invitation = self.part.invitation.map(|(issued, _)| issued);
         // A circuit begins with the address of its relay.
         let at = self.address.as_ref().filter(|at| Path::of(at) != Path::Relayed);
         Guest { peer, dialled, ip: at.and_then(ip), invitation }

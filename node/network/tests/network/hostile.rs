@@ -1,7 +1,7 @@
 //! Peers that break the protocol are dropped by name, and the others notice nothing.
 
 use dnode_network::streams::StreamKind;
-use dnode_network::{DownReason, NetworkEvent, OffenceKind};
+use dnode_network::{DownReason, NetworkConfig, NetworkEvent, OffenceKind};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control};
 use dnode_protocol::limits::PROTOCOL_VERSION;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId};
@@ -96,6 +96,38 @@ async fn a_message_before_the_hello() {
 async fn a_second_hello() {
     let kind = attack(&greeting(), StreamKind::Control, &greeting()).await;
     assert_eq!(kind, OffenceKind::Unexpected);
+}
+
+/// Lets a peer up at a node with one place, which then greets with `again` on a second control stream.
+/// Returns why it is down, and checks that another peer has the place then.
+async fn greets_again(again: &[u8]) -> DownReason {
+    let one_place = NetworkConfig { peers_max: 1, peers_target: 1, ..config(1) };
+    let mut a = start(one_place).await;
+    let mut raw = Raw::new(66);
+    raw.connect(&a.addresses[0].clone()).await;
+    let first = raw.say(a.id(), StreamKind::Control, &greeting()).await;
+    raw.during(a.wait_up(raw_id())).await;
+    let second = raw.say(a.id(), StreamKind::Control, again).await;
+    let reason = raw.during(a.wait_down(raw_id())).await;
+    assert!(a.handle.peers().is_empty(), "its entry is gone");
+    drop((first, second, raw));
+    let mut b = config(2);
+    b.bootstrap = vec![a.addresses[0].clone()];
+    let b = start(b).await;
+    a.wait_up(b.id()).await;
+    reason
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hello_of_another_run_from_a_peer_that_is_up() {
+    let reason = greets_again(&hello(run_spec("2"), 5)).await;
+    assert_eq!(reason, DownReason::Refused);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_later_start_with_another_run_while_the_earlier_one_is_up() {
+    let reason = greets_again(&hello(run_spec("2"), 6)).await;
+    assert_eq!(reason, DownReason::Restarted);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -234,3 +234,33 @@ async fn a_removed_peer_is_told_and_hung_up_on_by_all_and_newcomers_hear_of_it()
     assert!(end.contains("was removed by"), "{end}");
     b.wait_down(c.id()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forged_removal_is_an_offence_and_what_comes_before_it_counts() {
+    let mut a = start(member(1)).await;
+    let mut raw = Raw::new(9);
+    raw.connect(&a.addresses[0]).await;
+    let hello = hello_of(run_spec("1"), 1, 0, chain(9, Role::Train).to_bytes());
+    let mut stream = raw.say(a.id(), StreamKind::Control, &hello).await;
+    raw.during(a.wait_up(raw.id)).await;
+    let (before, behind) = (removal(7), removal(8));
+    let mut bytes = Revocation::to_bytes([&before, &removal(6), &behind]);
+    let length = bytes.len() / 3;
+    // The last byte before the empty chain is one of the signature.
+    bytes[2 * length - 2] ^= 1;
+    let frame = encode_control(&Message::Revocations { statements: bytes }).unwrap();
+    let heard = async {
+        stream.write_all(&frame).await.unwrap();
+        stream.flush().await.unwrap();
+        hears_of(&mut a, &before).await;
+        a.wait_down(key(9).peer()).await
+    };
+    assert_eq!(raw.during(heard).await, DownReason::Offence);
+    // It was not looked at.
+    a.handle.revoke(vec![behind.clone()]).unwrap();
+    let new = a.wait(|event| match event {
+        NetworkEvent::Revocations { new, .. } => Some(new.clone()),
+        _ => None,
+    });
+    assert_eq!(new.await, [behind]);
+}

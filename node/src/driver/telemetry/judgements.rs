@@ -65,6 +65,12 @@ pub(super) fn tell(event: &Event) -> Option<(&'static str, String)> {
             );
             Some(("left-out-by", format!("{peer}: {partners} of {of} peers leave this one out")))
         }
+        Event::Exiled { partners, of } => {
+            tracing::warn!(
+                "{partners} of {of} peers leave this one out, so it takes over the model of one of them"
+            );
+            Some(("exiled", format!("{partners} of {of} peers leave this one out")))
+        }
         Event::Offended { peer, back_off } => {
             Some(("offended", format!("{peer}: back-off {back_off:?}")))
         }
@@ -94,6 +100,9 @@ fn judged(peer: &PeerId, trust: Trust, grounds: Grounds) -> (&'static str, Strin
             "nearly all others are as far away, so it is this slow peer that has fallen behind; it takes \
              over a replica"
                 .to_owned()
+        }
+        Grounds::Exiled => {
+            "nearly all others leave this peer out, so it takes over a replica of theirs".to_owned()
         }
         Grounds::BadSnapshot => {
             "nearly all are far away from what this peer has taken over; it takes it over again, and nothing \

@@ -1,8 +1,8 @@
-//! What an audit log says of each peer, as a table, and its verdicts, a sentence each.
+//! What an audit log says of each peer, as a table, and its verdicts and removals, a sentence each.
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use dnode_audit::{Account, Accounts, Entry, Record, Trust};
+use dnode_audit::{Account, Accounts, Entry, Local, Record, Trust};
 use dnode_protocol::PeerId;
 
 use crate::progress::Significant;
@@ -100,6 +100,25 @@ fn row(peer: &str, account: &Account, sums: &Sums, own: bool) -> [String; HEAD.l
     ]
 }
 
+/// By which invitations peers came, a line each; nothing in a run without owners.
+pub(super) fn invitations(accounts: &Accounts) -> String {
+    let mut text = String::new();
+    for (peer, account) in accounts.peers() {
+        let Some(by) = &account.by else { continue };
+        let (number, issuer, role) = (by.number.as_str(), by.issuer.short(), by.role.as_str());
+        let peer = peer.short();
+        text += &format!("  {peer} by invitation {number} of {issuer}, role {role}\n");
+    }
+    if text.is_empty() { text } else { format!("how they came in:\n{text}") }
+}
+
+/// Settings on one line.
+pub(super) fn settings(local: &Local) -> String {
+    let pairs = local.fields.iter();
+    let pairs = pairs.map(|(name, value)| format!("{}={}", name.as_str(), value.as_str()));
+    pairs.collect::<Vec<_>>().join(" ")
+}
+
 /// What became of a peer.
 fn verdicts(account: &Account) -> String {
     let mut told = Vec::new();
@@ -120,7 +139,7 @@ fn verdicts(account: &Account) -> String {
     if told.is_empty() { "-".to_owned() } else { told.join(", ") }
 }
 
-/// The sentence of a verdict or a refusal; `None` for other lines.
+/// The sentence of a verdict, a removal or a refusal; `None` for other lines.
 #[expect(clippy::wildcard_enum_match_arm, reason = "all other lines are no verdicts")]
 pub(super) fn verdict(record: &Record, accounts: &Accounts) -> Option<String> {
     let named = |peer: &PeerId| {
@@ -156,6 +175,16 @@ pub(super) fn verdict(record: &Record, accounts: &Accounts) -> Option<String> {
                 "{} {who}: {field} is \"{ours}\" here and \"{theirs}\" there",
                 named(&denied.peer)
             )
+        }
+        Entry::Revoked(revoked) => {
+            let by = revoked.issuer.short();
+            match &revoked.peer {
+                Some(peer) => format!("{} was removed by {by}", named(peer)),
+                None => format!("invitation {} was revoked by {by}", revoked.invitation.as_str()),
+            }
+        }
+        Entry::Expelled(expelled) => {
+            format!("this peer is no member any more: {}", expelled.why.as_str())
         }
         _ => return None,
     };

@@ -41,6 +41,10 @@ fn forge_message(wrong: &Misbehaviour, mut message: Message) -> Option<Message> 
         (Message::Propose { terms, .. } | Message::Accept { terms, .. }, Wrong::Clock) => {
             terms.clock = lie(wrong, terms.clock);
         }
+        (Message::Heartbeat(heartbeat), Wrong::FrozenAndFast) => heartbeat.step_micros = 1,
+        (Message::Propose { terms, .. } | Message::Accept { terms, .. }, Wrong::NoiseAndHeavy) => {
+            (terms.mass, terms.work, terms.merges) = (u32::MAX, u32::MAX, true);
+        }
         (Message::Snapshot { clock, .. } | Message::Stale { clock, .. }, Wrong::Clock) => {
             *clock = lie(wrong, *clock);
         }

@@ -59,7 +59,9 @@ impl Mask {
             Wrong::Negative
             | Wrong::Scaled
             | Wrong::Frozen
+            | Wrong::FrozenAndFast
             | Wrong::Noise
+            | Wrong::NoiseAndHeavy
             | Wrong::Drift
             | Wrong::Equivocation
             | Wrong::SlowPoison
@@ -141,8 +143,8 @@ impl Mask {
         match self.wrong.kind {
             Wrong::Negative => own.iter().map(|value| -value).collect(),
             Wrong::Scaled => own.iter().map(|value| value * factor).collect(),
-            Wrong::Frozen => self.first[range].to_vec(),
-            Wrong::Noise => {
+            Wrong::Frozen | Wrong::FrozenAndFast => self.first[range].to_vec(),
+            Wrong::Noise | Wrong::NoiseAndHeavy => {
                 own.iter().map(|own| own + factor * length * normal(&mut self.rng)).collect()
             }
             Wrong::Drift => moved(factor),
@@ -223,7 +225,7 @@ impl Mask {
             Wrong::InnerProduct => {
                 progress.iter().map(|value| -value * self.wrong.factor).collect()
             }
-            Wrong::Frozen | Wrong::Mimic => vec![0.0; range.len()],
+            Wrong::Frozen | Wrong::FrozenAndFast | Wrong::Mimic => vec![0.0; range.len()],
             Wrong::LittleIsEnough | Wrong::Snapshot => progress,
             _ => self.show(range, &progress),
         };

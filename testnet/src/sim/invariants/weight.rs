@@ -32,7 +32,7 @@ impl Property for Weight {
             | Moment::Reached(_) => return Ok(()),
         };
         let deal = view.ledger.get(exchange);
-        let merges = deal.is_none_or(|deal| deal.merges);
+        let merges = deal.is_none_or(|deal| deal.merges.contains(&true));
         let most = match view.config.weighting {
             Weighting::Equal if !merges => 0.5,
             Weighting::Equal | Weighting::Samples => 1.0,

@@ -164,3 +164,18 @@ fn a_disk_that_is_full_ends_the_log_and_leaves_whole_lines() {
     run(folder, &key, 1);
     assert_eq!(verify(folder).unwrap().findings().vouched, 2);
 }
+
+#[test]
+fn a_file_of_the_first_form_is_followed_by_one_of_the_present_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let (folder, key) = (folder.path(), Keypair::generate());
+    run(folder, &key, 0);
+    let text = fs::read_to_string(written(folder)).unwrap();
+    let head = text.lines().next().unwrap().replace("\"format\":2", "\"format\":1");
+    assert!(head.contains("\"format\":1"), "{text}");
+    fs::write(written(folder), format!("{head}\n")).unwrap();
+    run(folder, &key, 3);
+    let reading = verify(folder).unwrap();
+    assert_eq!((reading.findings().files, reading.findings().unsigned), (2, 0));
+    assert!(folder.join(rotated(1)).exists());
+}
