@@ -7,21 +7,22 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// Buffers that are used again once nobody else holds them. It keeps those that came last, up to a number
-/// of bytes, whether they are in use or not.
+/// Most buffers that are remembered, in use or not.
+const BUFFERS_MAX: usize = 256;
+
+/// Buffers that are used again once nobody else holds them. Of those that nobody holds it keeps the ones that
+/// came last, up to a number of bytes. Those in use take no memory of its own.
 #[derive(Debug)]
 pub struct SpareBuffers {
     kept: VecDeque<Bytes>,
-    /// Bytes of those that are kept.
-    bytes: usize,
-    bytes_max: usize,
+    idle_bytes_max: usize,
 }
 
 impl SpareBuffers {
-    /// Keeps at most so many bytes.
+    /// Keeps at most so many bytes that nobody else holds, as of the last [`Self::keep`].
     #[must_use]
-    pub const fn new(bytes_max: usize) -> Self {
-        Self { kept: VecDeque::new(), bytes: 0, bytes_max }
+    pub const fn new(idle_bytes_max: usize) -> Self {
+        Self { kept: VecDeque::new(), idle_bytes_max }
     }
 
     /// A buffer of `len` bytes that nobody else holds. What is in it means nothing.
@@ -31,11 +32,9 @@ impl SpareBuffers {
         // The one that was used last is the likeliest to be in a cache.
         if let Some(index) = self.kept.iter().rposition(free)
             && let Some(buffer) = self.kept.remove(index)
+            && let Ok(buffer) = buffer.try_into_mut()
         {
-            self.bytes -= len;
-            if let Ok(buffer) = buffer.try_into_mut() {
-                return buffer;
-            }
+            return buffer;
         }
         BytesMut::zeroed(len)
     }
@@ -54,12 +53,17 @@ impl SpareBuffers {
 
     /// Keeps a buffer, to be used again when all others have dropped it.
     pub fn keep(&mut self, buffer: &Bytes) {
-        self.kept.push_back(buffer.clone());
-        self.bytes += buffer.len();
-        while self.bytes > self.bytes_max
-            && let Some(oldest) = self.kept.pop_front()
+        let idle = self.kept.iter().filter(|buffer| buffer.is_unique());
+        let mut idle_bytes: usize = idle.map(Bytes::len).sum();
+        while idle_bytes > self.idle_bytes_max
+            && let Some(oldest) = self.kept.iter().position(Bytes::is_unique)
+            && let Some(oldest) = self.kept.remove(oldest)
         {
-            self.bytes -= oldest.len();
+            idle_bytes -= oldest.len();
+        }
+        self.kept.push_back(buffer.clone());
+        if self.kept.len() > BUFFERS_MAX {
+            self.kept.pop_front();
         }
     }
 }
@@ -102,12 +106,17 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_was_said() {
+    fn no_more_is_kept_idle_than_was_said_and_those_in_use_do_not_count() {
         let mut buffers = SpareBuffers::new(25);
-        let places: Vec<_> = (0..3).map(|_| buffers.filled(10, |_| {})).collect();
-        assert_eq!((buffers.kept.len(), buffers.bytes), (2, 20));
+        let places: Vec<_> = (0..5).map(|_| buffers.filled(10, |_| {})).collect();
+        assert_eq!(buffers.kept.len(), 5, "all are in use");
         drop(places);
-        drop(buffers.filled(30, |_| {}));
-        assert_eq!((buffers.kept.len(), buffers.bytes), (0, 0));
+        let held = buffers.filled(30, |_| {});
+        assert_eq!(buffers.kept.len(), 3, "two idle ones, and the one in use");
+        drop(held);
+        drop(buffers.filled(10, |_| {}));
+        assert_eq!(buffers.kept.len(), 1, "one place was used again, the others are too much");
+        let held: Vec<_> = (0..2 * BUFFERS_MAX).map(|_| buffers.filled(1, |_| {})).collect();
+        assert_eq!((held.len(), buffers.kept.len()), (2 * BUFFERS_MAX, BUFFERS_MAX));
     }
 }
