@@ -192,10 +192,10 @@ pub(crate) fn displace_part(
 ) -> Result<(), CodecError> {
     let mut buffer = [0.0; TOP_K_CHUNK_ELEMENTS];
     let end = start + target.len();
-    for from in (start - start % buffer.len()..end).step_by(buffer.len()) {
+    for from in (start - start % TOP_K_CHUNK_ELEMENTS..end).step_by(TOP_K_CHUNK_ELEMENTS) {
         let piece = from..encoded.elements.min(from + TOP_K_CHUNK_ELEMENTS);
-        let values = &mut buffer[..piece.len()];
-        decode_slice(encoded.codec, encoded.piece(piece), values)?;
+        let buffer = &mut buffer[..piece.len()];
+        let values = numbers(encoded.codec, encoded.piece(piece), buffer)?;
         let common = from.max(start)..end.min(from + values.len());
         let moved = &mut target[common.start - start..common.end - start];
         reduce::add_scaled(moved, &values[common.start - from..common.end - from], weight);
@@ -375,7 +375,7 @@ use by_blocks;
 
 /// The bits of `|value|`; they order magnitudes, with infinity and NaN above all numbers.
 #[inline(always)]
-const fn magnitude_bits(value: f32) -> u32 {
+pub(crate) const fn magnitude_bits(value: f32) -> u32 {
     value.to_bits() & 0x7fff_ffff
 }
 

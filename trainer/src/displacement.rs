@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::codec::{Encoded, decode_slice, displace_part, pieces};
+use crate::codec::{Encoded, decode_slice, displace_part, numbers, pieces};
 use crate::kernel::reduce::{add_scaled, scale, set_scaled};
 
 /// What the live weights of one fragment have yet to do: displacements add up to one.
@@ -49,13 +49,16 @@ impl Displacement {
         self.replaces
     }
 
-    /// What is added to a part of x, or what that becomes. `range`: within the fragment, one of the
-    /// [`crate::weights::chunks`] of it; `scratch`: at least as long.
-    pub(crate) fn part<'a>(&'a self, range: Range<usize>, scratch: &'a mut [f32]) -> &'a [f32] {
-        let Some((coded, weight)) = &self.coded else { return &self.values[range] };
+    /// What is added to a part of x, and how many times, or what that becomes. `range`: within the fragment,
+    /// one of the [`crate::weights::chunks`] of it; `scratch`: at least as long.
+    pub(crate) fn part<'a>(
+        &'a self,
+        range: Range<usize>,
+        scratch: &'a mut [f32],
+    ) -> (&'a [f32], f32) {
+        let Some((coded, weight)) = &self.coded else { return (&self.values[range], 1.0) };
         let scratch = &mut scratch[..range.len()];
-        read(coded, range, *weight, scratch);
-        scratch
+        (numbers(coded.codec, coded.piece(range), scratch).expect(READABLE), *weight)
     }
 
     /// Makes the move in `x`, the part of the fragment from element `start` on.
@@ -104,21 +107,18 @@ impl Displacement {
         let Some((coded, weight)) = self.coded.take() else { return };
         self.values.resize(coded.elements, 0.0);
         for piece in pieces(coded.codec, 0..coded.elements) {
-            read(&coded, piece.clone(), weight, &mut self.values[piece]);
+            let values = &mut self.values[piece.clone()];
+            if let Some(moved) = coded.view(piece.clone()) {
+                set_scaled(values, moved, weight);
+            } else {
+                decode_slice(coded.codec, coded.piece(piece), values).expect(READABLE);
+                scale(values, weight);
+            }
         }
     }
 }
 
 const READABLE: &str = "a code is noted after it was read";
-
-/// Reads a part of a code, times `weight`.
-fn read(coded: &Encoded, range: Range<usize>, weight: f32, values: &mut [f32]) {
-    if let Some(moved) = coded.view(range.clone()) {
-        return set_scaled(values, moved, weight);
-    }
-    decode_slice(coded.codec, coded.piece(range), values).expect(READABLE);
-    scale(values, weight);
-}
 
 #[cfg(test)]
 mod tests {
@@ -155,8 +155,14 @@ mod tests {
                 assert_eq!((coded.len(), coded.replaces()), (LEN, false));
                 let mut scratch = vec![0.0; LEN];
                 for part in chunks(0..LEN) {
-                    let want = plain.part(part.clone(), &mut []).to_vec();
-                    assert!(coded.part(part, &mut scratch) == want, "{codec}");
+                    let moved = |noted: &Displacement, scratch: &mut [f32]| {
+                        let mut x = vec![0.0; part.len()];
+                        let (delta, weight) = noted.part(part.clone(), scratch);
+                        add_scaled(&mut x, delta, weight);
+                        x
+                    };
+                    let want = moved(&plain, &mut []);
+                    assert!(moved(&coded, &mut scratch) == want, "{codec}");
                 }
                 for (start, end) in [(0, LEN), (1, 2), (4095, 9000), (65_535, LEN), (7, 7)] {
                     let (mut x, mut y) = (numbers(7), numbers(7));
@@ -186,6 +192,6 @@ mod tests {
         assert!(replaced.replaces());
         let mut want = numbers(7);
         add_scaled(&mut want, &values, 1.0);
-        assert!(replaced.part(0..LEN, &mut []) == want);
+        assert!(replaced.part(0..LEN, &mut []).0 == want);
     }
 }

@@ -78,6 +78,12 @@ impl<'a> Own<'a> {
         }
     }
 
+    /// φ from element `start` on, to be moved as [`Self::displace_slow`] does; `None` where nobody reads it
+    /// again.
+    pub(crate) fn moving(&mut self, part: Range<usize>) -> Option<&mut [f32]> {
+        self.values.as_deref_mut().filter(|_| self.stays).map(|values| &mut values[part])
+    }
+
     /// Moves x later by `weight` times a coded difference, by which φ is moved already.
     pub(crate) fn displace_live(&mut self, coded: &Encoded, weight: f32) {
         self.moved.add_coded(coded, weight);

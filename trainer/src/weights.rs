@@ -123,11 +123,11 @@ impl Live {
             let of = part.start - start..part.end - start;
             match moved {
                 Some(moved) if moved.replaces() => {
-                    self.settle(part.start, moved.part(of.clone(), &mut []));
+                    self.settle(part.start, moved.part(of.clone(), &mut []).0);
                 }
                 Some(moved) => {
-                    let delta = moved.part(of.clone(), &mut self.buffer);
-                    displace(self.trainer.as_mut(), part.clone(), delta);
+                    let (delta, weight) = moved.part(of.clone(), &mut self.buffer);
+                    displace(self.trainer.as_mut(), part.clone(), delta, weight);
                 }
                 None => {}
             }
@@ -189,7 +189,7 @@ fn settle(trainer: &mut dyn Trainer, range: Range<usize>, target: &[f32], scratc
         if !moved {
             return;
         }
-        displace(trainer, range.clone(), scratch);
+        displace(trainer, range.clone(), scratch, 1.0);
     }
 }
 
@@ -211,14 +211,14 @@ fn read(trainer: &dyn Trainer, range: Range<usize>, out: &mut [f32]) {
     }
 }
 
-fn displace(trainer: &mut dyn Trainer, range: Range<usize>, delta: &[f32]) {
+fn displace(trainer: &mut dyn Trainer, range: Range<usize>, delta: &[f32], weight: f32) {
     let (weights, moments) = halves(trainer, &range);
     let (first, second) = delta.split_at(weights.len());
     if !weights.is_empty() {
-        trainer.displace(weights, first, 1.0);
+        trainer.displace(weights, first, weight);
     }
     if !moments.is_empty() {
-        trainer.displace_moments(moments, second, 1.0);
+        trainer.displace_moments(moments, second, weight);
     }
 }
 

@@ -9,7 +9,7 @@ use super::{BLOCK, FragmentMemory, Near, SPREAD_FACTOR, SPREAD_KEPT, SPREAD_WIDE
 use super::{Learning, Lengths};
 use crate::codec::{
     Encoded, PART_ELEMENTS, decode_modular_slice, encode_modular_slice, encode_slice,
-    largest_of_long, numbers as numbers_of, pieces,
+    largest_of_long, magnitude_bits, numbers as numbers_of, pieces,
 };
 use crate::device::Zeros;
 use crate::kernel::reduce::{Squares, measure_difference, scale, set_difference};
@@ -155,18 +155,25 @@ impl FragmentMemory for HostFragment<'_, '_> {
             let values = &own.values()[piece.clone()];
             let (remote, _) =
                 read(offer, piece.clone(), values, remote).expect("what was measured can be read");
-            set_difference(numbers, values, remote);
-            if let Some(factor) = factor {
-                scale(numbers, factor);
-            }
             let bounds = &mut bounds[piece.start / BLOCK..];
-            learn(bounds, numbers, SPREAD_FACTOR, Zeros::Nothing);
-            encode_slice(reply, numbers, bytes);
+            let moving = weight.and_then(|weight| Some((own.moving(piece.clone())?, weight)));
+            if let (Codec::F32, Some((values, weight))) = (reply, moving) {
+                code_plain((values, remote), (factor.unwrap_or(1.0), weight), bounds, bytes);
+            } else {
+                set_difference(numbers, &own.values()[piece.clone()], remote);
+                if let Some(factor) = factor {
+                    scale(numbers, factor);
+                }
+                learn(bounds, numbers, SPREAD_FACTOR, Zeros::Nothing);
+                encode_slice(reply, numbers, bytes);
+            }
             if let Some(weight) = weight {
                 let moved = numbers_of(reply, bytes, numbers);
                 let moved = moved.expect("what was just written can be read");
                 progress.mix((piece.start, offer.elements), moved, weight);
-                own.displace_slow(piece.start, moved, weight);
+                if reply != Codec::F32 {
+                    own.displace_slow(piece.start, moved, weight);
+                }
             }
         });
         if let Some(weight) = weight {
@@ -223,6 +230,34 @@ fn read<'a>(
         return Ok((out, unread));
     }
     Ok((numbers_of(offer.codec, bytes, out)?, 0))
+}
+
+/// What [`HostFragment::code`] does with a piece whose differences travel as they are, in one pass: writes
+/// `factor · (φ − remote)`, learns from it, and moves φ by `weight` times that.
+fn code_plain(
+    (values, remote): (&mut [f32], &[f32]),
+    (factor, weight): (f32, f32),
+    bounds: &mut [f32],
+    bytes: &mut [u8],
+) {
+    vectorized(
+        #[inline(always)]
+        || {
+            let blocks = values.chunks_mut(BLOCK).zip(remote.chunks(BLOCK));
+            let places = bytes.chunks_mut(Codec::F32.payload_bytes(BLOCK));
+            for ((bound, (values, remote)), bytes) in bounds.iter_mut().zip(blocks).zip(places) {
+                let (places, _) = bytes.as_chunks_mut();
+                let mut most = 0;
+                for ((value, &remote), place) in values.iter_mut().zip(remote).zip(places) {
+                    let difference = factor * (*value - remote);
+                    most = magnitude_bits(difference).max(most);
+                    *place = difference.to_le_bytes();
+                    *value += weight * difference;
+                }
+                *bound = learnt(*bound, SPREAD_FACTOR * f32::from_bits(most), Zeros::Nothing);
+            }
+        },
+    );
 }
 
 /// Takes note of a difference: others may be `factor` times as far as its largest element.
