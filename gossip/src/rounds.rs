@@ -69,7 +69,8 @@ impl Rounds {
         let ready = |entry: &RoundFragment| entry.fragment() == fragment && !entry.waits();
         !context.progress.is_finished()
             && self.waiting.iter().any(ready)
-            && needs_news(context, candidates, fragment)
+            && (needs_news(context, candidates, fragment)
+                || candidates.doubted(context, self.begun).is_some())
     }
 
     /// How often rounds come.
@@ -169,7 +170,7 @@ impl Rounds {
     }
 
     /// Whether an exchange with `peer` that it has proposed is as good as the own one of this round:
-    /// with the partner that the schedule names, or with anybody when it names none.
+    /// with whom the round is for, or with anybody when it is for none.
     fn is_own_partner(
         &self,
         context: &Context,

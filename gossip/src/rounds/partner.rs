@@ -44,9 +44,9 @@ impl<'a> Candidates<'a> {
     /// Chooses a partner for the fragment of `entry`, none that it has tried; `None` when nobody is
     /// eligible.
     ///
-    /// The partner whose news in this fragment is older than bound B3 allows, if there is one; else the
-    /// one that the schedule names; else, and when that one has declined, one of two drawn at random:
-    /// the one with the older news, so that every neighbour is visited, or the quicker. Where the
+    /// Whom the round is for because it is doubted; else the partner whose news in this fragment is older than
+    /// bound B3 allows, if there is one; else the one that the schedule names; else, and when that one has
+    /// declined, one of two drawn at random: the one with the older news, so that every neighbour is visited, or the quicker. Where the
     /// interval follows the link not the one of the last exchange, before others were waited for: two
     /// pairs that are busy at the same times would stay with each other for ever. None that is idle is drawn where `one_is_idle` of those that are
     /// asked: all fragments would wait for the answers of a crowd that does no work.
@@ -69,6 +69,12 @@ impl<'a> Candidates<'a> {
             })
             .map(|(peer, _)| (*peer, self.age(context, fragment, peer).unwrap_or(0)))
             .collect();
+        let is_eligible = |peer: &PeerId| eligible.iter().any(|(eligible, _)| eligible == peer);
+        if tried.is_empty()
+            && let Some(doubted) = self.doubted(context, rounds.begun()).filter(is_eligible)
+        {
+            return Some(doubted);
+        }
         let works = |(peer, _): &&(PeerId, u64)| !self.membership.is_idle(peer);
         let oldest = eligible.iter().filter(works).max_by_key(|(_, age)| *age);
         if let Some((oldest, age)) = oldest
@@ -77,10 +83,9 @@ impl<'a> Candidates<'a> {
             return Some(*oldest);
         }
         if tried.is_empty()
-            && let Some(scheduled) = self.scheduled(context, rounds.begun())
-            && eligible.iter().any(|(peer, _)| *peer == scheduled)
+            && let Some(scheduled) = self.scheduled(context, rounds.begun()).filter(is_eligible)
         {
-            return Some(self.doubted_instead(context, &eligible).unwrap_or(scheduled));
+            return Some(scheduled);
         }
         let left: Vec<(PeerId, u64)> =
             eligible.iter().filter(|it| !one_is_idle || works(it)).copied().collect();
@@ -98,18 +103,6 @@ impl<'a> Candidates<'a> {
             Schedule::Random | Schedule::Exponential | Schedule::Ring => second.1 > first.1,
         };
         Some(if takes_second { second.0 } else { first.0 })
-    }
-
-    /// Now and then one whose clock is doubted, in place of whom the schedule names. There are neighbours that a
-    /// schedule never names, and of one that is doubted no news get old. Two parts of a swarm that only such two
-    /// join would stay apart for ever.
-    fn doubted_instead(&self, context: &mut Context, eligible: &[(PeerId, u64)]) -> Option<PeerId> {
-        let doubted = eligible.iter().filter(|(peer, _)| self.membership.doubts(context, peer));
-        let doubted: Vec<PeerId> = doubted.map(|(peer, _)| *peer).collect();
-        if doubted.is_empty() || context.rng.random_range(0..eligible.len()) > 0 {
-            return None;
-        }
-        Some(doubted[context.rng.random_range(0..doubted.len())])
     }
 
     /// Whether nobody can take the place of `partner`, which is not idle, for a fragment: its news are older than bound B3
@@ -137,12 +130,35 @@ impl<'a> Candidates<'a> {
             || !self.membership.members().iter().any(other)
     }
 
-    /// Whom the schedule names in the last of so many rounds.
+    /// The neighbours that a round may be for.
+    fn live(&self) -> impl Iterator<Item = PeerId> + '_ {
+        let heard = self.membership.members().heard();
+        heard.filter(|(_, member)| member.phase != Phase::Joining).map(|(peer, _)| *peer)
+    }
+
+    /// Whom the last of so many rounds is for whatever the schedule says: of as many rounds as there are
+    /// neighbours one is for a neighbour whose clock is doubted.
+    ///
+    /// There are neighbours that a schedule never names, of one that is doubted no news get old, and a peer
+    /// that others propose to all the time proposes nothing itself. Two parts of a swarm that only two such
+    /// peers join would stay apart for ever.
+    pub(super) fn doubted(&self, context: &Context, rounds: u64) -> Option<PeerId> {
+        let n = self.live().count() as u64;
+        if n == 0 || !rounds.is_multiple_of(n) {
+            return None;
+        }
+        let doubted: Vec<PeerId> =
+            self.live().filter(|peer| self.membership.doubts(context, peer)).collect();
+        let turn = (rounds / n).checked_rem(doubted.len() as u64)?;
+        doubted.get(usize::try_from(turn).ok()?).copied()
+    }
+
+    /// Whom the last of so many rounds is for, because it is doubted or the schedule names it.
     pub(super) fn scheduled(&self, context: &Context, rounds: u64) -> Option<PeerId> {
-        let live = || {
-            let heard = self.membership.members().heard();
-            heard.filter(|(_, member)| member.phase != Phase::Joining).map(|(peer, _)| *peer)
-        };
+        if let Some(doubted) = self.doubted(context, rounds) {
+            return Some(doubted);
+        }
+        let live = || self.live();
         let rank = live().filter(|peer| *peer < context.me).count();
         let (n, round) = (live().count() as u64 + 1, rounds.saturating_sub(1));
         let partner = context.config.schedule.partner(rank as u64, n, round)?;
