@@ -32,7 +32,6 @@ fn device_problem(py: Python<'_>, index: usize) -> Option<String> {
 /// See the crate.
 #[pymodule(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    log::start();
     errors::add(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<node::Node>()?;

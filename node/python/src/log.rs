@@ -58,7 +58,8 @@ pub(crate) fn next(seconds: f64) -> Option<Line> {
     taken.recv_timeout(wait).ok()
 }
 
-/// Sends all events of this process to the queue, as the variable `RUST_LOG` filters them.
+/// Sends all events of this process to the queue, as the variable `RUST_LOG` filters them. The program `dnode`
+/// of the package has a log of its own, so a node starts this one and no import does.
 pub(crate) fn start() {
     let wanted = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
     let parsed = wanted.and_then(|filter| EnvFilter::try_new(filter).ok());
@@ -70,7 +71,7 @@ pub(crate) fn start() {
         .with_target(false)
         .without_time()
         .with_writer(ToQueue);
-    // A second start of the module in one process changes nothing.
+    // A second node of the process changes nothing.
     let _ = form.try_init();
 }
 

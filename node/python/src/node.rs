@@ -66,6 +66,7 @@ impl Node {
         model: Model,
         options: (Option<String>, Vec<(String, String)>, bool, bool),
     ) -> PyResult<Self> {
+        crate::log::start();
         let (tensors, on_device, moments, callbacks) = model;
         let (ticket, agreed, resume, fails_loop) = options;
         let ticket = ticket.map(|text| found(&text)).transpose()?;
