@@ -285,7 +285,8 @@ impl<P: Parameters> Swarm<P> {
         peers: usize,
         limit: Option<Duration>,
     ) -> Result<usize, SwarmError> {
-        let until = limit.map(|limit| Instant::now() + limit);
+        // So long that no clock has its end is for ever.
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
             let now = self.state().links.len();
             if now >= peers || until.is_some_and(|until| Instant::now() >= until) {

@@ -232,7 +232,7 @@ refused("RESUME", resume="state.pt")
 refused("BOOTSTRAP", bootstrap="/ip4/127.0.0.1")
 swarm = dnode.join(Net(), run="given", resume=None, **LOCAL)
 begun = time.monotonic()
-print("PEERS", [swarm.wait_for_peers(3, timeout) for timeout in (-1.0, 0.0, 0.05)], time.monotonic() - begun < 5.0)
+print("PEERS", [swarm.wait_for_peers(3, timeout) for timeout in (-1.0, 0.0, 0.05)], swarm.wait_for_peers(0, 1e19), time.monotonic() - begun < 5.0)
 other = dnode.join(Net(), run="given", bootstrap=swarm.address, **{**LOCAL, "data_dir": "other"})
 print("ONE ADDRESS", other.wait_for_peers(1))
 other.leave()
@@ -241,7 +241,7 @@ swarm.leave()
     log = start("0", text).wait()
     assert "RESUME resume = 'state.pt' is not legal: must be True, False or what state_dict() returned" in log, log
     assert "BOOTSTRAP" in log and "/ip4/127.0.0.1" in log.split("BOOTSTRAP ")[1].splitlines()[0], log
-    assert "PEERS [0, 0, 0] True" in log and "ONE ADDRESS 1" in log, log
+    assert "PEERS [0, 0, 0] 0 True" in log and "ONE ADDRESS 1" in log, log
 
 
 def test_a_forked_child_is_told_so_and_ends(start: Start) -> None:
