@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional, Union
 import torch
 import torch.distributed as group
 
-from dnode import _launch, _logging
+from dnode import _launch, _logging, _options
 from dnode._native import ConfigError, Error, RunMismatch
 from dnode._step import Membership
 from dnode._swarm import Swarm, join
@@ -69,13 +69,14 @@ class Host:
 
     def _given(self, steps: Optional[int], data_dir: Path, resume: bool) -> dict[str, Any]:
         """The settings, with what the framework knows where they say nothing."""
-        given = dict(self._settings)
-        if steps is not None:
-            given.setdefault("steps", steps)
+        config = self._settings.get("config") or {}
+        defaults: dict[str, Any] = {} if steps is None else {"steps": steps}
         launched = _launch.folder()
         if launched is None:
-            given.setdefault("data_dir", str(data_dir))
-        folder = Path(given.get("data_dir") or launched or data_dir)
+            defaults["data_dir"] = str(data_dir)
+        given = _options.with_defaults(self._settings, config, defaults)
+        known = _options.said(given, config)
+        folder = Path(known.get("node.data_dir") or launched or data_dir)
         if resume and any(folder.glob("checkpoints/*")):
             given.setdefault("resume", True)
         return given

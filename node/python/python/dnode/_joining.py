@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from dnode import _launch, _native, _state
-from dnode._options import Options, keys
+from dnode._options import Options, is_true, keys, with_defaults
 
 #: A tensor as the Rust side is told it: name, shape, form of its numbers, address, number of elements.
 Described = tuple[str, Sequence[int], str, int, int]
@@ -44,8 +44,7 @@ class Joining:
     @property
     def moments(self) -> bool:
         """Whether the optimizer's first moments are averaged (``gossip.moments``)."""
-        asked = keys(self.settings, self.config).get("gossip.moments", False)
-        return str(asked).lower() == "true"
+        return is_true(keys(self.settings, self.config).get("gossip.moments", False))
 
     def node(self, model: Model) -> tuple[_native.Node, Optional[str]]:
         """Joins; returns the node and its temporary folder, if it has one.
@@ -72,10 +71,9 @@ class Joining:
         tickets = [word for word in self.bootstrap if word not in addresses]
         if addresses:
             given["bootstrap"] = addresses
-        for key, value in (_launch.place() or {}).items():
-            given.setdefault(key, value)
+        given = with_defaults(given, self.config, _launch.place() or {})
         options = Options(given, self.config)
         ticket = self.ticket or next(iter(tickets), None)
-        if ticket is None and not given.get("open"):
+        if ticket is None and not options.is_open:
             ticket = os.environ.get("DNODE_SECRET") or None
         return options, ticket

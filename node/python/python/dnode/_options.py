@@ -55,11 +55,29 @@ def keys(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None}
 
 
+def said(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """As :func:`keys`, of what settings there are among the arguments of :func:`dnode.join`."""
+    return keys({name: it for name, it in settings.items() if name in _SHORT or name in _SECTIONS}, config)
+
+
+def with_defaults(settings: dict[str, Any], config: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """The settings, and those of the defaults, by their short names, that were not given in any form."""
+    known = said(settings, config)
+    return {**{name: it for name, it in defaults.items() if _SHORT[name] not in known}, **settings}
+
+
+def is_true(value: object) -> bool:
+    """Whether a setting is true, as it was given."""
+    return str(value).lower() == "true"
+
+
 class Options:
     """Settings as the Rust side reads them, and the temporary folder if there is one."""
 
     def __init__(self, settings: dict[str, Any], config: dict[str, Any]) -> None:
         given = keys(settings, config)
+        #: Whether the run lets anybody join.
+        self.is_open = is_true(given.get("network.open", False))
         self.temporary: Optional[str] = None
         if "node.data_dir" not in given:
             self.temporary = tempfile.mkdtemp(prefix="dnode-")
