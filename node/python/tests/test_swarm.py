@@ -91,6 +91,21 @@ def test_a_joiner_takes_the_weights_and_a_killed_peer_holds_nobody_up(start: Sta
     third.until("AT 300")
 
 
+def test_processes_of_a_launch_that_cannot_start_all_are_ended(start: Start) -> None:
+    log = start("0", '''
+import pathlib, subprocess
+pathlib.Path("sleeps.py").write_text("import time; time.sleep(60)")
+pathlib.Path("1").write_text("in the way")
+started, Popen = [], subprocess.Popen
+subprocess.Popen = lambda *words, **more: started.append(Popen(*words, **more)) or started[-1]
+try:
+    dnode.launch(3, "sleeps.py", folder=".")
+except FileExistsError:
+    print("ENDED", [it.poll() is not None for it in started])
+''').wait()
+    assert "ENDED [True]" in log, log
+
+
 def test_the_others_reach_the_end_when_one_of_three_is_killed(start: Start, tmp_path: Path) -> None:
     text = '''
 import pathlib

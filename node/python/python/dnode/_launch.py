@@ -48,14 +48,14 @@ def launch(
     root = Path(folder if folder is not None else tempfile.mkdtemp(prefix="dnode-launch-"))
     command = [python, script, *args]
     peers: list[subprocess.Popen[bytes]] = []
-    for rank in range(n):
-        own = root / str(rank)
-        own.mkdir(parents=True, exist_ok=True)
-        (own / "address").unlink(missing_ok=True)
-        place = {RANK: str(rank), SIZE: str(n), FOLDER: str(root)}
-        peers.append(subprocess.Popen(command, env={**os.environ, **place}))
     until = None if timeout is None else time.monotonic() + timeout
     try:
+        for rank in range(n):
+            own = root / str(rank)
+            own.mkdir(parents=True, exist_ok=True)
+            (own / "address").unlink(missing_ok=True)
+            place = {RANK: str(rank), SIZE: str(n), FOLDER: str(root)}
+            peers.append(subprocess.Popen(command, env={**os.environ, **place}))
         _wait(peers, command, until, timeout)
     finally:
         _end(peers)
