@@ -16,7 +16,7 @@ impl Callbacks {
         Self(object)
     }
 
-    /// Copies tensor `index` to its mirror. Returns whether it did; why not is told by Python.
+    /// Copies tensor `index` to its mirror. Returns whether it did; why not is in the log.
     pub(crate) fn fetch(&self, index: usize) -> bool {
         self.call("fetch", index)
     }
@@ -30,7 +30,7 @@ impl Callbacks {
         Python::attach(|py| match self.0.call_method1(py, method, (index,)) {
             Ok(_) => true,
             Err(error) => {
-                error.write_unraisable(py, None);
+                tracing::error!("{method} tensor {index} of the model: {error}");
                 false
             }
         })
@@ -42,7 +42,7 @@ impl Callbacks {
             let saved = self.0.call_method0(py, "save");
             let saved = saved.and_then(|it| it.extract::<Vec<(String, Vec<u8>)>>(py));
             saved.unwrap_or_else(|error| {
-                error.write_unraisable(py, None);
+                tracing::error!("save the optimizer's state: {error}; the checkpoint lacks it");
                 Vec::new()
             })
         });

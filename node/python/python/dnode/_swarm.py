@@ -296,7 +296,9 @@ class Swarm:
         gradient_norm: "Union[float, torch.Tensor]",
     ) -> Told:
         self._lend()
-        rate = self._rates.number(self._optimizer.param_groups[0]["lr"]) if self._optimizer is not None else 0.0
+        # Some optimizers have a rate of their own, and none to tell.
+        rate = self._optimizer.param_groups[0].get("lr") if self._optimizer is not None else None
+        rate = 0.0 if rate is None else self._rates.number(rate)
         number, norm = self._losses.number(loss), self._norms.number(gradient_norm)
         processes = 1 if self._link is None else self._link.size
         return self._node.step((number, processes * samples, rate, norm))

@@ -305,8 +305,9 @@ class Callbacks:
                     if form is not None:
                         saved.append((f"{name}.{key}{_saved.FORM}", bytes_of(form)))
         for index, group in enumerate(self._optimizer.param_groups):
-            rate = torch.tensor(float(group["lr"]))
-            saved.append((f"group.{index}.lr", bytes_of(rate)))
+            if group.get("lr") is not None:
+                rate = torch.tensor(float(group["lr"]))
+                saved.append((f"group.{index}.lr", bytes_of(rate)))
         return saved
 
     def restore(self, saved: Iterable[tuple[str, bytearray]]) -> None:
@@ -339,7 +340,7 @@ class Callbacks:
                 self._optimizer.state[parameter] = state
         for index, group in enumerate(self._optimizer.param_groups):
             rate = tensors.get(f"group.{index}.lr")
-            if rate is not None and isinstance(group["lr"], torch.Tensor):
+            if rate is not None and isinstance(group.get("lr"), torch.Tensor):
                 group["lr"].fill_(float(rate[0]))
             elif rate is not None:
                 group["lr"] = float(rate[0])
