@@ -48,9 +48,15 @@ class Around(torch.nn.Module):
 def names(model):
     return [tensor.name for tensor in collect(model, None, "keep")]
 plain = names(Net())
-for name in ("_orig_mod", "module", "_fsdp_wrapped_module"):
+for name in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
     assert names(Around(name, Net())) == plain, name
-assert names(Around("module", Around("_orig_mod", Net()))) == plain
+class DataParallel(Around): pass
+for kind in (DataParallel, lambda name, inner: torch.nn.DataParallel(inner)):
+    assert names(kind("module", Around("_orig_mod", Net()))) == plain
+# A model's own part may have that name.
+own = ["module." + name for name in plain]
+assert names(Around("module", Net())) == names(DataParallel("module", Around("module", Net()))) == own
+assert names(DataParallel("module", torch.nn.Sequential(Around("module", Net()))))[0] == "0.module.first.weight"
 part = Net(); part.second = Around("_orig_mod", part.second)
 assert names(part) == plain
 assert names(Around("modules", Net())) == ["modules." + name for name in plain]

@@ -20,6 +20,34 @@ def values(file):
 '''
 
 
+def test_weights_that_share_memory_are_exchanged_once_or_refused(start: Start) -> None:
+    log = start("0", '''
+from dnode._torch import collect
+def model(*tensors):
+    made = torch.nn.Module()
+    for name, it in zip("abc", tensors):
+        made.register_parameter(name, torch.nn.Parameter(it))
+    return made
+def names(*tensors):
+    try:
+        return [it.name for it in collect(model(*tensors), None, "keep")]
+    except dnode.ConfigError as error:
+        return str(error)
+whole = torch.zeros(6, 4)
+print("TIED", names(whole, torch.zeros(2), whole.detach()))
+# As a part of a vector it would have other memory than its twin.
+from dnode._vector import _is_alone
+print("ALONE", [_is_alone(it) for it in collect(model(whole, torch.zeros(2), whole.detach()), None, "keep")])
+print("APART", names(whole[:2], whole[2:]), names(whole[:, :2], whole[:, 2:]))
+for it in (names(whole, whole.t()), names(whole[1:], whole[:2]), names(whole, whole[0, 0])):
+    print("REFUSED", it)
+''').wait()
+    assert "TIED ['a', 'b']" in log and "APART ['a', 'b'] ['a', 'b']" in log, log
+    assert "ALONE [False, True]" in log, log
+    refused = [line for line in log.splitlines() if line.startswith("REFUSED")]
+    assert len(refused) == 3 and all("have some of their numbers in common" in line for line in refused), log
+
+
 def test_an_optimizer_without_a_rate_trains_and_is_saved(start: Start) -> None:
     log = start("0", '''
 from safetensors.torch import load

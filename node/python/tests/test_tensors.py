@@ -234,9 +234,9 @@ print("LAST", all(bool((it == 2.0).all()) for it in last.values()), all(bool((it
 
 def test_a_master_that_has_overflowed_is_taken_from_its_tensor_again(start: Start) -> None:
     text = '''
-from dnode._torch import Tensor
+from dnode._torch import Place, Tensor
 tensor = torch.nn.Parameter(torch.ones(4, 2, dtype=torch.bfloat16).t())
-it = Tensor("weight", tensor)
+it = Tensor(Place("weight", {"weight": tensor}, "weight"), tensor)
 it.reflect()
 for value in (1.0, float("nan"), 2.0):
     with torch.no_grad(): tensor.fill_(value)

@@ -21,8 +21,10 @@ def digest(model: "torch.nn.Module") -> str:
     from dnode import _torch
 
     hashed = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            hashed.update(_torch.plain_name(name).encode() + b"\0")
+    seen: set[int] = set()
+    for place, parameter in _torch.places(model, "_parameters"):
+        if parameter.requires_grad and id(parameter) not in seen:
+            seen.add(id(parameter))
+            hashed.update(place.name.encode() + b"\0")
             hashed.update(_torch.bytes_of(parameter.detach().to("cpu", torch.float32).contiguous()))
     return hashed.hexdigest()[:16]

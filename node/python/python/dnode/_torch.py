@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generator, Iterable, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Generator, Iterable, Iterator, Optional, Sequence, Union
 
 import torch
 
@@ -17,8 +16,10 @@ from dnode._native import ConfigError, Error
 if TYPE_CHECKING:
     from dnode._moments import Moment
 
-#: Prefixes that wrappers put before the names of a model's own parameters.
-_WRAPPERS = re.compile(r"(^|\.)(_orig_mod|module|_fsdp_wrapped_module)(?=\.)")
+#: What wrappers put into the names of a model's own parameters.
+_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+#: Wrappers whose only part is a ``module``, as a model's own part may be called, too.
+_PARALLEL = ("DistributedDataParallel", "DataParallel")
 #: Forms of numbers that the Rust side reads where they lie.
 _FORMS = {
     torch.float32: "float32",
@@ -28,9 +29,44 @@ _FORMS = {
 }
 
 
-def plain_name(name: str) -> str:
-    """The name without what ``DistributedDataParallel``, FSDP and ``torch.compile`` put before it."""
-    return _WRAPPERS.sub("", name).lstrip(".")
+@dataclass(frozen=True)
+class Place:
+    """Where a model has a tensor: in the parameters or buffers of one of its modules, under a name of its own.
+
+    ``name`` is that in the model, without what ``DistributedDataParallel``, FSDP, ``torch.compile`` and
+    checkpoints of activations put into it.
+    """
+
+    name: str
+    owner: "dict[str, Optional[torch.Tensor]]"
+    key: str
+
+    @property
+    def tensor(self) -> Optional[torch.Tensor]:
+        """What is there now."""
+        return self.owner.get(self.key)
+
+
+def places(model: torch.nn.Module, kind: str) -> Iterator[tuple[Place, torch.Tensor]]:
+    """All places with something in them, and what it is; ``kind`` is ``_parameters`` or ``_buffers``."""
+    parallel: set[str] = set()
+    for path, module in model.named_modules():
+        if any(it.__name__ in _PARALLEL for it in type(module).__mro__):
+            parallel.add(path)
+        owner: "dict[str, Optional[torch.Tensor]]" = getattr(module, kind)
+        for key, tensor in owner.items():
+            if tensor is not None:
+                yield Place(_plain(f"{path}.{key}" if path else key, parallel), owner, key), tensor
+
+
+def _plain(name: str, parallel: "set[str]") -> str:
+    """The name without what wrappers put into it; those at the paths ``parallel`` have a ``module``."""
+    kept: list[str] = []
+    parts = name.split(".")
+    for index, part in enumerate(parts):
+        if part not in _WRAPPERS and not (part == "module" and ".".join(parts[:index]) in parallel):
+            kept.append(part)
+    return ".".join(kept)
 
 
 @dataclass(frozen=True)
@@ -44,10 +80,13 @@ class Host:
 class Tensor:
     """One tensor of the model, and the mirror in host memory by which it is reached, if it needs one."""
 
-    def __init__(self, name: str, tensor: torch.Tensor, nonnegative: bool = False, speaks: bool = True) -> None:
-        self.name = name
+    def __init__(self, place: Place, tensor: torch.Tensor, nonnegative: bool = False, speaks: bool = True) -> None:
+        self.name = place.name
         self.tensor = tensor
         self.nonnegative = nonnegative
+        self._place = place
+        #: Whether another tensor of the model has the same memory, which ends if this one gets another.
+        self.is_tied = False
         #: Whether this process has a part of it: then what reads or moves it is done at all processes.
         self.in_parts = _parts.is_part(tensor)
         self._speaks = speaks
@@ -76,6 +115,22 @@ class Tensor:
     def form(self) -> str:
         """How the numbers of :attr:`reached` lie."""
         return "mirror" if self.mirror is not None else _FORMS[self.tensor.dtype]
+
+    @property
+    def begins(self) -> int:
+        """Where the tensor's numbers begin; 0 where this process has a part of them."""
+        return 0 if self.in_parts else self.tensor.data_ptr()
+
+    def follow(self) -> bool:
+        """Takes what the model has in the tensor's place now, if that is another; whether it is.
+
+        One that was taken out of its place is kept: it may be a part of the model elsewhere.
+        """
+        now = self._place.tensor
+        if now is self.tensor or now is None or _parts.is_part(now) != self.in_parts:
+            return False
+        self.tensor = now
+        return True
 
     def check(self) -> None:
         """Refuses a tensor whose numbers have become others than they were when the swarm was joined."""
@@ -233,22 +288,67 @@ def collect(
     seen: set[int] = set()
     for name, parameter in model.named_parameters():
         wanted = parameter.requires_grad and (trained is None or id(parameter) in trained)
-        if wanted and id(parameter) not in seen and parameter.numel() > 0:
+        if wanted and _memory(parameter) not in seen and parameter.numel() > 0:
             if not parameter.is_floating_point():
-                raise ConfigError(f"parameter {name} has numbers of {parameter.dtype}, which cannot be averaged")
-            seen.add(id(parameter))
-            found.append(Tensor(plain_name(name), parameter, speaks=host.speaks))
+                raise ConfigError(f"parameter {place.name} has numbers of {parameter.dtype}, which cannot be averaged")
+            seen.add(_memory(parameter))
+            found.append(Tensor(place, parameter, speaks=host.speaks))
     if not found:
         raise ConfigError(
             "join with a model that has no parameter to train: requires_grad is false for all of them, "
             "or the optimizer has others"
         )
     if buffers == "average":
-        for name, buffer in model.named_buffers():
-            if buffer.is_floating_point() and buffer.numel() > 0 and id(buffer) not in seen:
-                seen.add(id(buffer))
-                found.append(Tensor(plain_name(name), buffer, name.endswith("running_var"), host.speaks))
+        for place, buffer in places(model, "_buffers"):
+            if buffer.is_floating_point() and buffer.numel() > 0 and _memory(buffer) not in seen:
+                seen.add(_memory(buffer))
+                found.append(Tensor(place, buffer, place.key == "running_var", host.speaks))
+    _refuse_overlaps(found)
+    by_memory = {_memory(it.tensor): it for it in found}
+    for kind in ("_parameters", "_buffers"):
+        for _, tensor in places(model, kind):
+            twin = by_memory.get(_memory(tensor))
+            if twin is not None and twin.tensor is not tensor:
+                twin.is_tied = True
     return found
+
+
+def _memory(tensor: torch.Tensor) -> object:
+    """The same for tensors that are the same numbers."""
+    if _parts.is_part(tensor) or tensor.data_ptr() == 0:
+        return id(tensor)
+    return tensor.device, tensor.dtype, tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+def _refuse_overlaps(tensors: "Sequence[Tensor]") -> None:
+    """Refuses tensors that have some numbers in common: these would be displaced twice."""
+    spans: list[tuple[str, int, int, Tensor]] = []
+    for it in tensors:
+        if it.begins != 0:
+            last = sum((size - 1) * step for size, step in zip(it.tensor.shape, it.tensor.stride()))
+            spans.append((str(it.tensor.device), it.begins, it.begins + (last + 1) * it.tensor.element_size(), it))
+    spans.sort(key=lambda span: span[:2])
+    for index, (device, _, end, first) in enumerate(spans):
+        for other_device, begins, _, second in spans[index + 1 :]:
+            if other_device != device or begins >= end:
+                break
+            if _overlap(first.tensor, second.tensor):
+                raise ConfigError(
+                    f"parameters {first.name} and {second.name} have some of their numbers in common, which would be "
+                    "averaged twice: tie whole tensors, or give each its own memory"
+                )
+
+
+def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether a number of the first is one of the second, which begins within it or behind it."""
+    width = first.element_size()
+    behind = second.data_ptr() - first.data_ptr()
+    if second.element_size() != width or behind % width != 0:
+        return True
+    ends = [sum((size - 1) * step for size, step in zip(it.shape, it.stride())) for it in (first, second)]
+    taken = torch.zeros(max(ends[0], ends[1] + behind // width) + 1, dtype=torch.bool)
+    taken.as_strided(first.shape, first.stride()).fill_(True)
+    return bool(taken.as_strided(second.shape, second.stride(), behind // width).any())
 
 
 def bytes_of(flat: torch.Tensor) -> bytes:

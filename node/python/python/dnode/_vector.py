@@ -57,4 +57,4 @@ def _is_alone(it: "Tensor") -> bool:
     plain = tensor.dtype == torch.float32 and tensor.is_contiguous() and not it.nonnegative
     # PyTorch 1.13 has it by this name alone.
     storage: Any = getattr(tensor, "untyped_storage", tensor.storage)()
-    return plain and bool(storage.nbytes() == 4 * tensor.numel())
+    return plain and not it.is_tied and bool(storage.nbytes() == 4 * tensor.numel())
