@@ -287,6 +287,24 @@ print("PARENT", swarm.membership, swarm.leave()["reason"])
     assert "PARENT joined interrupted" in log, log
 
 
+def test_a_forked_child_that_ends_a_block_leaves_its_parents_folder(start: Start) -> None:
+    log = start("0", '''
+import os
+settings = {name: it for name, it in LOCAL.items() if name != "data_dir"}
+with dnode.join(Net(device="cpu"), run="forks", steps=3, **settings) as swarm:
+    while swarm.membership == "joined":
+        swarm.step(0.0)
+    child = os.fork()
+    if child == 0:
+        swarm.__exit__(None, None, None)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("FOLDER", swarm.data_dir.exists())
+print("GONE", not swarm.data_dir.exists())
+''').wait()
+    assert "FOLDER True" in log and "GONE True" in log, log
+
+
 def test_what_is_told_of_a_swarm(start: Start) -> None:
     tells = '''
 import json, logging, pathlib

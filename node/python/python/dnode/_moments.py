@@ -27,7 +27,9 @@ class Moment:
 
     def __init__(self, tensor: torch.Tensor, group: "dict[str, Any]", optimizer: torch.optim.Optimizer) -> None:
         self.mirror = torch.zeros(tensor.shape, dtype=torch.float32, pin_memory=tensor.is_cuda)
-        self._parameter, self._group, self._optimizer = tensor, group, optimizer
+        #: The tensor that the moment is of.
+        self.parameter = tensor
+        self._group, self._optimizer = group, optimizer
         self._stream: Any = torch.cuda.Stream(tensor.device) if tensor.is_cuda else None
         self._is_corrected = True
 
@@ -63,16 +65,16 @@ class Moment:
                 kept.copy_(self.mirror.to(kept.device, non_blocking=True) * self._correction())
 
     def _kept(self) -> Optional[torch.Tensor]:
-        state = self._optimizer.state.get(self._parameter, {})
+        state = self._optimizer.state.get(self.parameter, {})
         for key in _KEYS:
             kept = state.get(key)
-            if isinstance(kept, torch.Tensor) and kept.shape == self._parameter.shape:
+            if isinstance(kept, torch.Tensor) and kept.shape == self.parameter.shape:
                 return kept
         return None
 
     def _correction(self) -> float:
         """By which the optimizer divides the moment before it uses it."""
-        state = self._optimizer.state.get(self._parameter, {})
+        state = self._optimizer.state.get(self.parameter, {})
         if not self._is_corrected or "exp_avg" not in state or "step" not in state:
             return 1.0
         # A step that is counted on a device is waited for, in the first hundred or so alone.

@@ -58,8 +58,8 @@ def join(
 
     :param model: any module. Its trained parameters are exchanged: those that require a gradient and,
         with an ``optimizer``, are among its parameters; tied ones once. Their names and shapes are part
-        of the run's identity. Where all of them are f32 on one CUDA device they become views of one
-        vector there, but for ``gossip.moments``.
+        of the run's identity. Where all of them are f32 on one CUDA device they are views of one vector
+        there until the swarm is left, but for ``gossip.moments``.
     :param optimizer: its learning rate is reported, its state is part of checkpoints, and ``gossip.moments``
         averages its first moments.
     :param run: the run's name; peers of other runs are refused.
@@ -174,18 +174,22 @@ class Swarm:
             for tensor in self._tensors:
                 tensor.reflect()
         self._losses, self._norms, self._rates = Figure(), Figure(0.0), Figure(0.0)
-        self._reached = [tensor.reached for tensor in self._tensors]
-        # What the node reaches is kept, whatever the loop puts into the model in its place.
-        self._lent = [tensor.detach() for tensor in self._reached]
-        devices, in_order = _torch.devices(self._tensors), _torch.in_order
         #: Around all that lets the node reach weights on a device.
-        self._in_order: Callable[[], AbstractContextManager[None]] = lambda: in_order(devices)
+        self._in_order: Callable[[], AbstractContextManager[None]] = lambda: _torch.in_order(
+            _torch.devices(self._tensors) if self._on_device else []
+        )
+        self._on_device = bool(_torch.devices(self._tensors))
+        # Where the tensors began when the node was last told, and whether it is to be told again.
+        self._begins, self._elsewhere = [tensor.begins for tensor in self._tensors], False
         self._seen = 0
         self._outcome: Optional[dict[str, Any]] = None
-        own = _torch.Callbacks(self._tensors, optimizer, host.speaks, self._moments)
-        callbacks = own if self._link is None else self._link.bind(own)
+        self._callbacks = _torch.Callbacks(self._tensors, optimizer, host.speaks, self._moments)
+        # What the node reaches is kept, whatever the loop puts into the model in its place.
+        self._callbacks.lent = [tensor.reached.detach() for tensor in self._tensors]
+        callbacks = self._callbacks if self._link is None else self._link.bind(self._callbacks)
         self._held: Optional[_native.Node] = None
         self._temporary: Optional[str] = None
+        self._made_in = os.getpid()
         self._last = Step("alone", 0, 0, 0, False)
         self._together(lambda: self._begin(joining, callbacks))
         if self._link is not None and not self._link.in_parts:
@@ -207,18 +211,32 @@ class Swarm:
         # Ranks may have begun with other weights than rank 0.
         return membership, index, position, until_commit, moved or self._link is not None
 
+    def _look(self) -> None:
+        """Finds out whether the loop has put other weights in the place of some; the model's ones count."""
+        followed = [tensor for tensor in self._tensors if tensor.follow()]
+        if followed:
+            for moment, tensor in zip(self._moments, self._tensors):
+                moment.parameter = tensor.tensor
+            self._callbacks.follow()
+        if followed or any(tensor.begins != begins for tensor, begins in zip(self._tensors, self._begins)):
+            self._elsewhere = True
+            self._on_device = any(tensor.tensor.is_cuda for tensor in self._tensors)
+
     def _lend(self) -> None:
         """Tells the node where the weights are, if the loop has put others in their place.
 
         :raises Error: where they are of another type or shape; the node has those of before.
         """
-        if self._held is None or all(now.data_ptr() == lent.data_ptr() for now, lent in zip(self._reached, self._lent)):
+        if self._held is None or not self._elsewhere:
             return
         for tensor in self._tensors:
             tensor.check()
-        lent = [tensor.detach() for tensor in self._reached]
+        if self._vector is not None:
+            self._vector.take(self._tensors)
+        lent = [tensor.reached.detach() for tensor in self._tensors]
         self._held.set_addresses([tensor.data_ptr() for tensor in lent])
-        self._lent = lent
+        self._callbacks.lent = lent
+        self._begins, self._elsewhere = [tensor.begins for tensor in self._tensors], False
 
     @property
     def _node(self) -> _native.Node:
@@ -226,14 +244,22 @@ class Swarm:
             raise _native.Error("ask the swarm: rank 0 of the process group has joined for this process; ask there")
         return self._held
 
-    def _together(self, work: Callable[[], Told]) -> None:
-        """Does ``work`` at the process that has the node; in a group, which are told of it, all call this."""
-        link = self._link
+    @property
+    def _in_parts(self) -> bool:
+        """Whether all ranks ask the swarm, as each has a part of the model."""
+        return self._link is not None and self._link.in_parts
 
+    def _ordered(self, work: Callable[[], Told]) -> Callable[[], Told]:
         def ordered() -> Told:
             with self._in_order():
                 return work()
 
+        return ordered
+
+    def _together(self, work: Callable[[], Told]) -> None:
+        """Does ``work`` at the process that has the node; in a group, which are told of it, all call this."""
+        link, ordered = self._link, self._ordered(work)
+        self._look()
         if link is None:
             self._last = Step(*ordered())
             return
@@ -250,6 +276,7 @@ class Swarm:
     def _ask(self, ask: Callable[[_native.Node], T]) -> T:
         """Asks the node; of a model in parts, which all ranks must gather, all ranks ask."""
         link = self._link
+        self._look()
         if link is None or not link.in_parts or link.closed or self.membership != "joined":
             with self._in_order():
                 self._lend()
@@ -261,7 +288,7 @@ class Swarm:
             answers.append(ask(self._node))
             return self._node.next_step()
 
-        self._last = Step(*link.run(work))
+        self._last = Step(*link.run(self._ordered(work)))
         answer: T = link.same(answers[0] if answers else None)
         return answer
 
@@ -362,10 +389,22 @@ class Swarm:
         _open.discard(self)
         if self._link is not None:
             self._link.closed = True
+        if os.getpid() != self._made_in:
+            # A forked child: node, folder and weights are its parent's.
+            return
+        told = replace(self._last, membership="left") if self._held is None else Step(*self._held.next_step())
         if self.membership == "joined":
-            left = replace(self._last, membership="left")
-            self._last = left if self._held is None else Step(*self._held.next_step())
+            self._last = told
+        if told.membership != "joined":
+            self._release()
         self._remove_temporary()
+
+    def _release(self) -> None:
+        """The node reaches weights no more: what was made for it goes."""
+        if self._vector is not None:
+            self._vector.release(self._tensors)
+            self._vector = None
+        self._callbacks.lent = ()
 
     def __enter__(self) -> "Swarm":
         return self

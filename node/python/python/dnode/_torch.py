@@ -91,8 +91,10 @@ class Tensor:
         self.in_parts = _parts.is_part(tensor)
         self._speaks = speaks
         self.mirror: Optional[torch.Tensor] = None
-        self._dtype, self._shape = tensor.dtype, tensor.shape
+        self._dtype, self._shape, self._device = tensor.dtype, tensor.shape, tensor.device
+        # The device's, and of which device it is.
         self._stream: Any = None
+        self._stream_of: Any = None
         self._read_once = False
 
     def reflect(self) -> None:
@@ -101,8 +103,6 @@ class Tensor:
             return
         pinned = self.tensor.is_cuda and not self.in_parts
         self.mirror = torch.empty(self.tensor.shape, dtype=torch.float32, pin_memory=pinned)
-        if pinned:
-            self._stream = torch.cuda.Stream(self.tensor.device)
 
     def _is_direct(self) -> bool:
         tensor = self.tensor
@@ -133,10 +133,15 @@ class Tensor:
         return True
 
     def check(self) -> None:
-        """Refuses a tensor whose numbers have become others than they were when the swarm was joined."""
+        """Refuses a tensor whose numbers have become others than they were when the swarm was joined.
+
+        One that has a mirror may be on another device.
+        """
         tensor = self.tensor
         same = tensor.dtype == self._dtype and tensor.shape == self._shape
-        if not same or (self.mirror is None and not self._is_direct()):
+        if same and self.mirror is None:
+            same = tensor.device == self._device and (tensor.is_cuda or self._is_direct())
+        if not same:
             raise Error(
                 f"train parameter {self.name}: its type, shape or place has changed since the swarm was "
                 "joined; change the model before dnode.join"
@@ -158,10 +163,14 @@ class Tensor:
         A mirror of a tensor of 16 bits is its f32 master: what was done to the tensor is added to it.
         """
         with torch.no_grad():
-            if self._stream is None:
-                self._fetch()
-            else:
+            if self._is_on_device():
                 self._fetch_from_device()
+            else:
+                self._fetch()
+
+    def _is_on_device(self) -> bool:
+        """Whether the tensor is read and moved by streams of a device."""
+        return self.tensor.is_cuda and not self.in_parts
 
     def _fetch(self) -> None:
         assert self.mirror is not None
@@ -195,6 +204,8 @@ class Tensor:
         of the device is waited for.
         """
         assert self.mirror is not None
+        if self._stream is None or self._stream_of != self.tensor.device:
+            self._stream, self._stream_of = torch.cuda.Stream(self.tensor.device), self.tensor.device
         stream = self._stream
         stream.wait_stream(torch.cuda.default_stream(self.tensor.device))
         with torch.cuda.stream(stream):
@@ -217,7 +228,7 @@ class Tensor:
             if self.in_parts:
                 _parts.put(self.mirror, self.tensor)
                 return
-            if self._stream is None:
+            if not self._is_on_device():
                 self.tensor.copy_(self.mirror)
                 return
             stream = torch.cuda.default_stream(self.tensor.device)
@@ -285,8 +296,8 @@ def collect(
         trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     _refuse_parts(model, host)
     found: list[Tensor] = []
-    seen: set[int] = set()
-    for name, parameter in model.named_parameters():
+    seen: set[object] = set()
+    for place, parameter in places(model, "_parameters"):
         wanted = parameter.requires_grad and (trained is None or id(parameter) in trained)
         if wanted and _memory(parameter) not in seen and parameter.numel() > 0:
             if not parameter.is_floating_point():
@@ -367,12 +378,19 @@ class Callbacks:
         moments: "Sequence[Moment]" = (),
     ) -> None:
         self.tensors = tensors
+        #: What the Rust side reaches by its address, which is kept as long as that has this object.
+        self.lent: Sequence[object] = ()
         # Moments are numbered after the tensors.
         self._mirrored: "list[Union[Tensor, Moment]]" = [*tensors, *moments]
         self._optimizer = optimizer
         self._speaks = speaks
-        self._names = {id(it.tensor): it.name for it in tensors}
+        self._names: dict[int, str] = {}
         self._told_of: set[str] = set()
+        self.follow()
+
+    def follow(self) -> None:
+        """The tensors are others than before."""
+        self._names = {id(it.tensor): it.name for it in self.tensors}
 
     def fetch(self, index: int) -> None:
         self._mirrored[index].fetch()

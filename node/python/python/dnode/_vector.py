@@ -3,32 +3,54 @@ the host."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import torch
 
-from dnode import _native
+from dnode import _native, _torch
 
 if TYPE_CHECKING:
     from dnode._torch import Tensor
 
+_OutOfMemory: Any = torch.cuda.OutOfMemoryError
+
 
 class Vector:
-    """One tensor of f32 that the exchanged tensors are views of from now on, in their order."""
+    """One tensor of f32 that the exchanged tensors are views of until the swarm is left, in their order."""
 
     def __init__(self, tensors: "Sequence[Tensor]") -> None:
-        with torch.no_grad():
-            first = tensors[0].tensor
-            total = sum(it.tensor.numel() for it in tensors)
-            self._numbers = torch.empty(total, dtype=torch.float32, device=first.device)
+        self._device = tensors[0].tensor.device
+        total = sum(it.tensor.numel() for it in tensors)
+        self._numbers = torch.empty(total, dtype=torch.float32, device=self._device)
+        self.take(tensors)
+
+    def take(self, tensors: "Sequence[Tensor]") -> None:
+        """Takes over the numbers of tensors that are elsewhere, and makes them views again."""
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.no_grad(), contextlib.ExitStack() as order:
+            for device in devices:
+                # As all that the node does with them.
+                order.enter_context(_torch.in_order([device]))
+                order.enter_context(torch.cuda.stream(torch.cuda.default_stream(device)))
             start = 0
             for it in tensors:
                 part = self._numbers[start : start + it.tensor.numel()].view(it.tensor.shape)
-                part.copy_(it.tensor)
-                it.tensor.data = part
+                if it.tensor.data_ptr() != part.data_ptr():
+                    part.copy_(it.tensor)
+                    it.tensor.data = part
                 start += it.tensor.numel()
-        self._device = first.device
+
+    def release(self, tensors: "Sequence[Tensor]") -> None:
+        """Gives each tensor that is a view its own memory, as far as the device has it."""
+        begins = self._numbers.data_ptr()
+        try:
+            for it in tensors:
+                if begins <= it.tensor.data_ptr() < begins + 4 * self._numbers.numel():
+                    it.tensor.data = it.tensor.data.clone()
+        except _OutOfMemory as error:
+            logging.getLogger("dnode").warning("weights stay views of one tensor: %s", error)
 
     @property
     def place(self) -> "tuple[int, int]":
@@ -48,7 +70,12 @@ def of(tensors: "Sequence[Tensor]") -> Optional[Vector]:
     if problem is not None:
         logging.getLogger("dnode").warning("weights cross to the host to be mixed: %s", problem)
         return None
-    return Vector(tensors)
+    try:
+        return Vector(tensors)
+    except _OutOfMemory as error:
+        # At the beginning it needs as much as the weights once more.
+        logging.getLogger("dnode").warning("weights cross to the host to be mixed: %s", error)
+        return None
 
 
 def _is_alone(it: "Tensor") -> bool:
