@@ -175,3 +175,45 @@ end()
         after = {line.split()[0]: line for line in log.splitlines() if line}
         assert after["STATE"] == before[0]["STATE"] and after["WEIGHTS"] == before[0]["WEIGHTS"], logs
         assert after["LEFT"] == "LEFT left", logs
+
+
+def test_an_exception_of_rank_0_is_no_wait_without_end_for_others(start: Start, tmp_path: Path) -> None:
+    text = RANK + '''
+model = parallel(Net())
+swarm = dnode.join(model, run="errors", process_group=WORLD, **LOCAL)
+try:
+    swarm.state_dict()
+    print("ASKED 0")
+except dnode.Error as error:
+    print("ASKED", error)
+try:
+    swarm.step("no number")
+except Exception as error:
+    print("RAISED", type(error).__name__, error)
+print("STANDS", swarm.membership, swarm.step(0.0).membership)
+end()
+'''
+    first, second = [rank.wait() for rank in ranks_of(start, tmp_path, text)]
+    assert "ASKED 0" in first and "RAISED ValueError" in first, first
+    assert "ASKED ask the swarm: rank 0 of the process group" in second, second
+    assert "RAISED Error ValueError: could not convert" in second and "(told by rank 0)" in second, second
+    assert all("STANDS alone alone" in log for log in (first, second)), (first, second)
+
+
+def test_others_wait_for_rank_0_longer_than_the_time_out_of_their_group(start: Start, tmp_path: Path) -> None:
+    text = RANK + '''
+import datetime
+from dnode import _group
+_group._SAYS_EVERY_S = 0.4
+short = group.new_group([0, 1], timeout=datetime.timedelta(seconds=3))
+link = _group.Link(short)
+group.barrier()
+def work():
+    time.sleep(7)
+    return "joined", 1, 2, 3, False
+print("TOLD", link.run(work), link.run(lambda: ("left", 4, 5, 6, False)))
+link.closed = True
+end()
+'''
+    for rank in ranks_of(start, tmp_path, text):
+        assert "TOLD ('joined', 1, 2, 3, False) ('left', 4, 5, 6, False)" in rank.wait(), rank.log()

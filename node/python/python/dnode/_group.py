@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+import contextlib
+import threading
+import time
+import weakref
+from typing import Any, Callable, Generator, Optional
 
 import torch
 import torch.distributed as group
@@ -18,8 +22,12 @@ _MEMBERSHIPS = ("joined", "alone", "finished", "left")
 _REFUSED = len(_MEMBERSHIPS)
 #: Or it does this with a tensor of a model in parts, and the others must, too.
 _ASKS = ("fetch", "store", "save", "restore")
+#: Or it waits for others of the swarm, and the group with it.
+_WAITS = _REFUSED + len(_ASKS) + 1
 #: Numbers in what is told.
 _WORDS = 5
+#: Seconds after which it says that it waits, and again: less than the time-outs that people give to groups.
+_SAYS_EVERY_S = 5.0
 
 
 class Link:
@@ -43,13 +51,18 @@ class Link:
         self._first: int = distributed_c10d.get_global_rank(process_group, 0)
         self._callbacks: Optional[_parts.Callbacks] = None
         # Tensors that each process has as a whole.
-        self._whole: list[torch.Tensor] = []
+        self._whole: list[_torch.Tensor] = []
         self._device = torch.device("cpu")
+        #: Held by whoever tells something, also while what it asks for is done.
+        self.telling = threading.RLock()
+        # Since when rank 0 is at work, and has said nothing.
+        self._silent_since: Optional[float] = None
+        self._says: Optional[threading.Thread] = None
 
     def bind(self, callbacks: _torch.Callbacks) -> object:
         """Shares the tensors of these callbacks from now on; returns what the Rust side is to call."""
         tensors = callbacks.tensors
-        self._whole = [it.tensor for it in tensors if not it.in_parts]
+        self._whole = [it for it in tensors if not it.in_parts]
         backend = str(group.get_backend(self._group))
         if "nccl" in backend and "gloo" not in backend:
             # Numbers that are told on a device make the loop wait for it.
@@ -75,15 +88,42 @@ class Link:
         return told
 
     def _lead(self, work: Callable[[], Told]) -> Told:
+        self._begin_to_say()
         try:
             told = work()
-        except Error as error:
-            self._tell([_REFUSED] + [0] * (_WORDS - 1))
-            self.same((type(error).__name__, str(error)))
+        except BaseException as error:
+            # Nobody may wait for what never comes. Others that are not there any more change nothing.
+            with contextlib.suppress(RuntimeError), self._last_word():
+                self._tell([_REFUSED] + [0] * (_WORDS - 1))
+                known = isinstance(error, Error)
+                self.same((type(error).__name__, str(error)) if known else ("Error", _named(error)))
             raise
         membership, *numbers = told
-        self._tell([_MEMBERSHIPS.index(membership), *map(int, numbers)])
+        with self._last_word():
+            self._tell([_MEMBERSHIPS.index(membership), *map(int, numbers)])
         return told
+
+    @contextlib.contextmanager
+    def _last_word(self) -> Generator[None, None, None]:
+        """Nothing is told after what is told in it, until rank 0 works again."""
+        with self.telling:
+            self._silent_since = None
+            yield
+
+    def _begin_to_say(self) -> None:
+        with self.telling:
+            self._silent_since = time.monotonic()
+        if self._says is None:
+            self._says = threading.Thread(target=_say, args=(weakref.ref(self),), name="dnode-group", daemon=True)
+            self._says.start()
+
+    def say(self) -> None:
+        """Says that rank 0 waits, if it has said nothing for long: so the group's time-out does not end the others."""
+        with self.telling:
+            now = time.monotonic()
+            if self._silent_since is not None and now - self._silent_since >= _SAYS_EVERY_S:
+                self._silent_since = now
+                self._tell([_WAITS] + [0] * (_WORDS - 1))
 
     def _follow(self) -> Told:
         while True:
@@ -94,6 +134,8 @@ class Link:
             if what == _REFUSED:
                 kind, text = self.same(None)
                 raise getattr(_native, kind)(f"{text} (told by rank 0)")
+            if what == _WAITS:
+                continue
             assert self._callbacks is not None
             self._callbacks.do(_ASKS[what - _REFUSED - 1], numbers[0])
 
@@ -117,7 +159,7 @@ class Link:
         """All ranks get the weights of rank 0."""
         sent: list[tuple[torch.Tensor, torch.Tensor]] = []
         works: list[Any] = []
-        for tensor in self._whole:
+        for tensor in [it.tensor for it in self._whole]:
             whole = tensor.data.contiguous()
             # As bytes: not all backends know all types of numbers.
             data = whole.reshape(-1).view(torch.uint8)
@@ -128,3 +170,23 @@ class Link:
         for tensor, whole in sent:
             if not self.speaks and whole.data_ptr() != tensor.data_ptr():
                 tensor.data.copy_(whole)
+
+
+def _named(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _say(link: "weakref.ref[Link]") -> None:
+    """Lets a link say that it waits, until it is closed."""
+    while True:
+        time.sleep(_SAYS_EVERY_S / 4)
+        speaker = link()
+        if speaker is None or speaker.closed:
+            return
+        try:
+            speaker.say()
+        except RuntimeError:
+            # The others are gone, which the loop finds itself.
+            return
+        del speaker

@@ -56,27 +56,31 @@ class Callbacks:
             # The others may be elsewhere. Nobody takes such numbers, and no resume does.
             tensor.forget()
             return
-        if tensor.in_parts:
-            self._ask("fetch", index)
-        self._inner.fetch(index)
+        with self._link.telling:
+            if tensor.in_parts:
+                self._ask("fetch", index)
+            self._inner.fetch(index)
 
     def store(self, index: int) -> None:
         in_parts = self._inner.tensors[index].in_parts
         if in_parts and self._link.closed:
             return
-        if in_parts:
-            self._ask("store", index)
-        self._inner.store(index)
+        with self._link.telling:
+            if in_parts:
+                self._ask("store", index)
+            self._inner.store(index)
 
     def save(self) -> list[tuple[str, bytes]]:
         if self._link.closed:
             return []
-        self._ask("save")
-        return self._inner.save()
+        with self._link.telling:
+            self._ask("save")
+            return self._inner.save()
 
     def restore(self, saved: Iterable[tuple[str, bytearray]]) -> None:
-        self._ask("restore")
-        self._inner.restore(self._link.same(list(saved) if self._link.speaks else None))
+        with self._link.telling:
+            self._ask("restore")
+            self._inner.restore(self._link.same(list(saved) if self._link.speaks else None))
 
     def _ask(self, what: str, index: int = 0) -> None:
         if self._link.speaks:

@@ -268,7 +268,7 @@ class Swarm:
                 self._last = Step(*link.run(ordered))
             elif link.speaks:
                 self._last = Step(*ordered())
-        except _native.Error:
+        except BaseException:
             link.closed = True
             self._last = replace(self._last, membership="alone")
             raise
@@ -532,8 +532,11 @@ class Swarm:
         Where no checkpoint can be written, for example after the node has failed, ``checkpoint`` is ``None``
         and the log says why; with ``errors="raise"`` that is raised.
 
-        :raises Error: when no checkpoint can be written, with ``errors="raise"``.
+        :raises Error: when no checkpoint can be written, with ``errors="raise"``; at another rank than 0, unless
+            each process has a part of the model.
         """
+        if not self._in_parts:
+            _ = self._node
         parameters: Optional[Path] = None
         try:
             parameters = self._newest_checkpoint()
