@@ -212,9 +212,11 @@ except dnode.CheckpointError as error:
 for _ in range(3):
     step = swarm.step(one_step(model, optimizer, torch.default_generator))
 print("GOES ON", step.membership)
+print("ASKS", swarm.checkpoint(), swarm.wait_for_peers(1))
 '''
     log = start("0", fails).wait()
     assert "FAILED save the end of the run" in log, log
+    assert "ASKS None 0" in log and "the swarm's checkpoint was not written: save the end of the run" in log, log
     assert "GOES ON alone" in log and log.count("training goes on alone") == 1, log
 
 

@@ -110,12 +110,7 @@ class Host:
     def checkpoint(self) -> None:
         """Writes a checkpoint of the swarm; one that cannot be written is told in the log."""
         if self.swarm is not None and self.membership == "joined":
-            try:
-                self.swarm.checkpoint()
-            except Error as error:
-                if self._raises:
-                    raise
-                _logging.LOGGER.error("the swarm's checkpoint was not written: %s", error)
+            self.swarm.checkpoint()
 
     def leave(self, quietly: bool = False) -> None:
         """Leaves in good order; in a group all ranks call it, but after an error, ``quietly``."""

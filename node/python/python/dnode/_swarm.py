@@ -292,6 +292,13 @@ class Swarm:
         answer: T = link.same(answers[0] if answers else None)
         return answer
 
+    def _goes_on(self) -> bool:
+        """Whether a loop goes on after an error of what it has asked: unless it asks after it has left, or at
+        another rank than 0."""
+        asks_elsewhere = self._held is None and not self._in_parts
+        has_left = self._outcome is not None or self.membership == "left"
+        return not (self._raises or asks_elsewhere or has_left)
+
     def step(
         self,
         loss: "Union[float, torch.Tensor]",
@@ -342,20 +349,40 @@ class Swarm:
             self._held.evaluate(float(loss), float(accuracy), count)
 
     def wait_for_peers(self, n: int, timeout: Optional[float] = None) -> int:
-        """Waits until ``n`` other peers are connected, at most ``timeout`` seconds; returns how many are.
+        """Waits until ``n`` other peers are connected, at most ``timeout`` seconds; returns how many are: 0
+        where the node has failed or the run is done.
 
         :raises NotJoined: when the swarm has been left.
+        :raises Error: the node's, after ``errors="raise"``.
         """
         # What is left until a deadline may be less than nothing.
         seconds = None if timeout is None else max(0.0, timeout)
-        return self._ask(lambda node: node.wait_for_peers(n, seconds))
+        try:
+            return self._ask(lambda node: node.wait_for_peers(n, seconds))
+        except _native.Error as error:
+            if not self._goes_on():
+                raise
+            _logging.LOGGER.error("there are no peers to wait for: %s", error)
+            return 0
 
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Optional[Path]:
         """Writes a checkpoint now; returns the file of the parameters, which ``safetensors`` opens.
 
-        :raises CheckpointError: when it cannot be written.
+        Where none can be written, for example after the node has failed, the log says why, and it is ``None``;
+        with ``errors="raise"`` that is raised.
+
+        :raises CheckpointError: when it cannot be written, with ``errors="raise"``.
         :raises NotJoined: when the swarm has been left.
         """
+        try:
+            return self._write_checkpoint()
+        except _native.Error as error:
+            if not self._goes_on():
+                raise
+            _logging.LOGGER.error("the swarm's checkpoint was not written: %s", error)
+            return None
+
+    def _write_checkpoint(self) -> Path:
         return Path(self._ask(lambda node: node.checkpoint()))
 
     def leave(self) -> dict[str, Any]:
@@ -550,9 +577,11 @@ class Swarm:
         at = (self._last.index, self._last.position)
         return _state.described(self._run, at, parameters)
 
-    def _newest_checkpoint(self) -> Path:
+    def _newest_checkpoint(self) -> Optional[Path]:
         if self.membership == "joined":
-            return self.checkpoint()
+            return self._write_checkpoint()
+        if self._held is None:
+            return None
         last = (self._outcome or self._node.leave())["parameters"]
         if last is None or not Path(last).is_file():
             raise _native.CheckpointError("write a checkpoint: the swarm was left, and its last one is not there")
