@@ -38,6 +38,16 @@ for _ in range(20):
 print("STEPS", before > 0, swarm.last_step.index - before)
 swarm
 '''
+#: The table of a swarm follows it, also while the cell that shows it is at work.
+SHOWS = '''
+from IPython.display import display
+display(swarm)
+for _ in range(3):
+    time.sleep(0.7)
+    swarm.step(loss=one_step(model, optimizer, torch.default_generator), samples=32)
+swarm.leave()
+time.sleep(2.5)
+'''
 
 
 class Kernel:
@@ -60,7 +70,7 @@ class Kernel:
                 continue
             if message["msg_type"] == "status" and content["execution_state"] == "idle":
                 return said, self._reply(request)
-            said += content.get("text", "") + content.get("data", {}).get("text/html", "")
+            said += content.get("text", "") + content.get("data", {}).get("text/html", "") + "\n"
             during(said)
         raise AssertionError(f"a cell has not ended:\n{cell}\n{said}")
 
@@ -103,4 +113,8 @@ def test_an_interrupted_cell_leaves_and_the_next_one_trains_on(start: Start, ker
     said, ended = kernel.run(AGAIN)
     assert ended["status"] == "ok" and "LEFT left interrupted" in said, (said, ended)
     assert "PEERS 1" in said and "STEPS True 20" in said and "<table>" in said, said
+    said, ended = kernel.run(SHOWS)
+    tables = [line for line in said.splitlines() if "<table>" in line]
+    assert ended["status"] == "ok" and len(tables) > 2 and len(set(tables)) > 1, (said, ended)
+    assert "joined" in tables[0] and "left" in tables[-1], said
     assert other.process.poll() is None, other.log()

@@ -606,6 +606,9 @@ class Swarm:
         known = "joined by rank 0" if self._held is None else f"{self.stats['peers']} peers"
         return f"<dnode.Swarm {last.membership}, step {last.index}, {known}>"
 
+    def _ipython_display_(self) -> None:
+        _view.show(self)
+
     def _repr_html_(self) -> str:
         if self._held is None:
             return repr(self).strip("<>")

@@ -3,8 +3,49 @@
 from __future__ import annotations
 
 import html
+import importlib
 import math
-from typing import Any, Optional
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Optional
+
+if TYPE_CHECKING:
+    from dnode._swarm import Swarm
+
+#: Between two updates of a table that is shown.
+_UPDATE_EVERY_S = 1.0
+
+
+def show(swarm: "Swarm") -> None:
+    """Shows the table of a swarm in a notebook's cell, and keeps it up to date while it is joined.
+
+    :raises NotImplementedError: where there is no notebook; IPython then shows the swarm as anything else.
+    """
+    # It need not be there, and has no types for all that it has.
+    shell: Any = importlib.import_module("IPython.core.getipython").get_ipython()
+    if not hasattr(shell, "kernel"):
+        raise NotImplementedError("a terminal cannot change what it has shown")
+    shown: Any = importlib.import_module("IPython.display").display(_bundle(swarm), raw=True, display_id=True)
+    if shown is not None and swarm.membership == "joined":
+        words = (weakref.ref(swarm), shown)
+        threading.Thread(target=_update, args=words, name="dnode-table", daemon=True).start()
+
+
+def _bundle(swarm: "Swarm") -> dict[str, str]:
+    return {"text/html": swarm._repr_html_(), "text/plain": repr(swarm)}
+
+
+def _update(shown: "weakref.ref[Swarm]", handle: Any) -> None:
+    joined = True
+    while joined:
+        time.sleep(_UPDATE_EVERY_S)
+        swarm = shown()
+        if swarm is None:
+            return
+        joined = swarm.membership == "joined"
+        handle.update(_bundle(swarm), raw=True)
+        del swarm
 
 
 def figures(shot: dict[str, Any]) -> dict[str, Any]:
