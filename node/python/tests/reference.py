@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
+from pathlib import Path
 from typing import Callable
 
 import dnode
@@ -76,6 +78,20 @@ def of_class(name: str, kind: type) -> str:
     return out
 
 
+def of_callback(module: str) -> str:
+    """A class for a framework that need not be there: it is read, not imported."""
+    tree = ast.parse((Path(dnode.__file__).parent / f"{module}.py").read_text())
+    (kind,) = [it for it in tree.body if isinstance(it, ast.ClassDef)]
+    members = {it.name: it for it in kind.body if isinstance(it, ast.FunctionDef)}
+    words = ast.unparse(members["__init__"].args).removeprefix("self, ")
+    swarm = members["swarm"]
+    assert swarm.returns is not None
+    return (
+        f"## `dnode.{module}.{kind.name}({words})`\n{prose(ast.get_docstring(kind) or '')}\n"
+        f"### `{kind.name}.swarm: {ast.unparse(swarm.returns)}`\n{prose(ast.get_docstring(swarm) or '')}"
+    )
+
+
 def page() -> str:
     parts = [HEAD]
     for name in sorted(dnode.__all__, key=lambda name: (name != "join", name != "Swarm", name.lower())):
@@ -89,6 +105,7 @@ def page() -> str:
             parts.append(of_class(name, it))
         else:
             parts.append(f"## `{signature(name, it)}`\n{prose(inspect.getdoc(it) or '')}")
+    parts += [of_callback("transformers"), of_callback("lightning")]
     return "\n".join(parts)
 
 
