@@ -70,7 +70,7 @@ impl Rounds {
         !context.progress.is_finished()
             && self.waiting.iter().any(ready)
             && (needs_news(context, candidates, fragment)
-                || candidates.doubted(context, self.begun).is_some())
+                || self.doubted(context, candidates).is_some())
     }
 
     /// How often rounds come.
@@ -111,6 +111,7 @@ impl Rounds {
     /// Begins a round of all fragments that need an exchange.
     pub(crate) fn begin(&mut self, context: &mut Context, candidates: &Candidates<'_>) {
         self.interval.on_round(context);
+        self.in_round = true;
         let answered = std::mem::take(&mut self.answered);
         let mut fragments: Vec<FragmentId> = context
             .all_fragments()
@@ -131,7 +132,6 @@ impl Rounds {
             RoundFragment { wait_until, waited, ..RoundFragment::new(fragment, 1) }
         };
         self.waiting = fragments.into_iter().map(entry).collect();
-        self.in_round = true;
         context.then(Step::Exchange(ExchangeStep::Propose));
     }
 
@@ -169,6 +169,12 @@ impl Rounds {
         }
     }
 
+    /// The doubted neighbour that the round under way is for. What a trainer that is held seeks beside its rounds
+    /// is news, which come from others.
+    fn doubted(&self, context: &Context, candidates: &Candidates<'_>) -> Option<PeerId> {
+        if self.in_round { candidates.doubted(context, self.begun) } else { None }
+    }
+
     /// Whether an exchange with `peer` that it has proposed is as good as the own one of this round:
     /// with whom the round is for, or with anybody when it is for none.
     fn is_own_partner(
@@ -177,7 +183,8 @@ impl Rounds {
         candidates: &Candidates<'_>,
         peer: &PeerId,
     ) -> bool {
-        let scheduled = candidates.scheduled(context, self.begun);
+        let doubted = self.doubted(context, candidates);
+        let scheduled = doubted.or_else(|| candidates.scheduled(context, self.begun));
         scheduled.is_none_or(|scheduled| scheduled == *peer)
     }
 

@@ -71,7 +71,7 @@ impl<'a> Candidates<'a> {
             .collect();
         let is_eligible = |peer: &PeerId| eligible.iter().any(|(eligible, _)| eligible == peer);
         if tried.is_empty()
-            && let Some(doubted) = self.doubted(context, rounds.begun()).filter(is_eligible)
+            && let Some(doubted) = rounds.doubted(context, self).filter(is_eligible)
         {
             return Some(doubted);
         }
@@ -153,11 +153,8 @@ impl<'a> Candidates<'a> {
         doubted.get(usize::try_from(turn).ok()?).copied()
     }
 
-    /// Whom the last of so many rounds is for, because it is doubted or the schedule names it.
+    /// Whom the schedule names in the last of so many rounds.
     pub(super) fn scheduled(&self, context: &Context, rounds: u64) -> Option<PeerId> {
-        if let Some(doubted) = self.doubted(context, rounds) {
-            return Some(doubted);
-        }
         let live = || self.live();
         let rank = live().filter(|peer| *peer < context.me).count();
         let (n, round) = (live().count() as u64 + 1, rounds.saturating_sub(1));
