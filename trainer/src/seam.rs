@@ -340,14 +340,15 @@ pub(crate) fn digest(parameters: &[f32]) -> String {
 
 fn digest_of(parameters: usize, read: impl Fn(Range<usize>, &mut [f32])) -> String {
     let mut values = vec![0.0; parameters.min(DIGESTED_AT_ONCE)];
-    let mut bytes = Vec::with_capacity(values.len() * size_of::<f32>());
     let mut hasher = blake3::Hasher::new();
     for begin in (0..parameters).step_by(DIGESTED_AT_ONCE) {
         let piece = &mut values[..DIGESTED_AT_ONCE.min(parameters - begin)];
         read(begin..begin + piece.len(), piece);
-        bytes.clear();
-        bytes.extend(piece.iter().flat_map(|value| value.to_le_bytes()));
-        hasher.update(&bytes);
+        if cfg!(target_endian = "big") {
+            let swapped = |value: &mut f32| *value = f32::from_bits(value.to_bits().swap_bytes());
+            piece.iter_mut().for_each(swapped);
+        }
+        hasher.update(bytemuck::cast_slice(piece));
     }
     hasher.finalize().to_hex().chars().take(16).collect()
 }
