@@ -33,6 +33,14 @@ pub(crate) const fn can_be_dialled(address: &SocketAddr) -> bool {
     address.port() != 0 && !address.ip().is_unspecified()
 }
 
+/// Whether the address is of this machine or of a local network, where packets take little time.
+pub(crate) const fn is_near(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
 /// The multiaddress of QUIC at a socket address.
 pub(crate) fn of(address: SocketAddr) -> Multiaddr {
     Multiaddr::from(address.ip()).with(Protocol::Udp(address.port())).with(Protocol::QuicV1)
@@ -52,6 +60,16 @@ mod tests {
             let whole = address.with(Protocol::P2p(peer));
             assert_eq!(parse(&whole), Some((socket, Some(peer))));
         }
+    }
+
+    #[test]
+    fn this_machine_and_local_networks_are_near() {
+        let near = |text: &str| is_near(text.parse().unwrap());
+        assert!(
+            ["127.0.0.1", "::1", "10.1.2.3", "192.168.0.9", "fd00::1", "fe80::1"].map(near)
+                == [true; 6]
+        );
+        assert!(!near("192.0.2.1") && !near("2001:db8::7"));
     }
 
     #[test]

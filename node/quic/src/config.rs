@@ -1,5 +1,6 @@
 //! What quinn is told: windows, timers, limits, and the protocols.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use libp2p_identity::{Keypair, PeerId};
@@ -7,11 +8,12 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::crypto::{CryptoError, HmacKey};
 use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
+use crate::address::is_near;
 use crate::congestion::TolerantFactory;
 use crate::error::SetUpError;
 use crate::limits::{
     BIDIRECTIONAL_STREAMS_MAX, CONNECTION_WINDOW, HANDSHAKES_MAX, IDLE_TIMEOUT, INCOMING_BYTES_MAX,
-    INCOMING_MAX, KEEP_ALIVE, STREAM_WINDOW, UNIDIRECTIONAL_STREAMS_MAX,
+    INCOMING_MAX, KEEP_ALIVE, NEAR_RTT, STREAM_WINDOW, UNIDIRECTIONAL_STREAMS_MAX,
 };
 use crate::tls::{Identity, Verifier};
 
@@ -50,8 +52,12 @@ impl Purpose {
 pub(crate) struct Config {
     identity: Identity,
     transport: Arc<TransportConfig>,
+    /// The same for ends that are near.
+    near: Arc<TransportConfig>,
     pub(crate) endpoint: EndpointConfig,
     pub(crate) server: quinn::ServerConfig,
+    /// The same for ends that are near.
+    pub(crate) near_server: Arc<quinn::ServerConfig>,
     /// What the swarm's connections are for.
     pub(crate) swarm: Purpose,
 }
@@ -59,7 +65,9 @@ pub(crate) struct Config {
 impl Config {
     pub(crate) fn new(key: &Keypair, swarm: Purpose) -> Result<Self, SetUpError> {
         let identity = Identity::new(key)?;
-        let transport = Arc::new(transport());
+        let mut near = transport();
+        near.initial_rtt(NEAR_RTT);
+        let (transport, near) = (Arc::new(transport()), Arc::new(near));
         let reset_key = key.derive_secret(b"dnode QUIC stateless reset").ok_or_else(|| {
             SetUpError::Certificate("the key has no secret to derive from".into())
         })?;
@@ -73,20 +81,24 @@ impl Config {
             .incoming_buffer_size(INCOMING_BYTES_MAX)
             .incoming_buffer_size_total(INCOMING_BYTES_MAX * HANDSHAKES_MAX as u64);
         let endpoint = EndpointConfig::new(Arc::new(ResetKey(reset_key)));
-        Ok(Self { identity, transport, endpoint, server, swarm })
+        let mut near_server = server.clone();
+        near_server.transport_config(Arc::clone(&near));
+        let near_server = Arc::new(near_server);
+        Ok(Self { identity, transport, near, endpoint, server, near_server, swarm })
     }
 
-    /// A dial to `expected`, or to whoever answers, and who did.
+    /// A dial at `remote` to `expected`, or to whoever answers, and who did.
     pub(crate) fn client(
         &self,
-        purpose: Purpose,
+        (purpose, remote): (Purpose, IpAddr),
         expected: Option<PeerId>,
     ) -> Result<(quinn::ClientConfig, Arc<Verifier>), SetUpError> {
         let (tls, verifier) = self.identity.client(&[purpose.name().as_bytes()], expected)?;
         let crypto =
             QuicClientConfig::try_from(tls).map_err(|error| SetUpError::Quic(error.to_string()))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-        config.transport_config(Arc::clone(&self.transport));
+        let transport = if is_near(remote) { &self.near } else { &self.transport };
+        config.transport_config(Arc::clone(transport));
         Ok((config, verifier))
     }
 }

@@ -46,7 +46,7 @@ pub(crate) async fn dial(
     purpose: Purpose,
 ) -> Result<(PeerId, quinn::Connection), Error> {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-    let (config, verifier) = config.client(purpose, expected)?;
+    let (config, verifier) = config.client((purpose, remote.ip()), expected)?;
     // quinn wants a name to show; libp2p shows none, so any does.
     let connecting = endpoint.connect_with(config, remote, "libp2p")?;
     let connection = match timeout_at(deadline, connecting).await {

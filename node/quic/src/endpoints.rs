@@ -21,6 +21,8 @@ pub(crate) struct Listening {
     pub(crate) local: SocketAddr,
     /// The same socket, to send from beside QUIC.
     pub(crate) socket: Arc<UdpSocket>,
+    /// How connections of ends that are near are accepted.
+    pub(crate) near: Arc<quinn::ServerConfig>,
 }
 
 #[derive(Debug, Default)]
@@ -69,13 +71,14 @@ impl Endpoints {
         let (socket, buffers) = socket::bind(address)?;
         let local = socket.local_addr()?;
         let same = Arc::new(socket.try_clone()?);
+        let near = Arc::clone(&self.config.near_server);
         let endpoint = Endpoint::new(
             self.config.endpoint.clone(),
             Some(self.config.server.clone()),
             socket,
             Arc::new(TokioRuntime),
         )?;
-        let listening = Listening { id, endpoint, local, socket: same };
+        let listening = Listening { id, endpoint, local, socket: same, near };
         let mut sockets = self.sockets();
         sockets.note(buffers);
         sockets.listening.push(listening.clone());

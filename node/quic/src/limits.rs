@@ -24,6 +24,10 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Keeps NAT mappings (30 s for UDP on common routers) and the idle timer alive.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(4);
 
+/// The round trip that is supposed before one was measured, where the other end is in this machine or in
+/// a local network. A lost first packet is sent again after three times that, not after a second.
+pub const NEAR_RTT: Duration = Duration::from_millis(50);
+
 /// How long a handshake may take: several retransmissions of its first packets on a slow link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 

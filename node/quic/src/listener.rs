@@ -2,6 +2,7 @@
 //! machine's addresses.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use futures::StreamExt;
 use if_watch::IfEvent;
@@ -13,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
+use crate::address::is_near;
 use crate::bulk::BulkConnection;
 use crate::config::Purpose;
 use crate::connection::identified;
@@ -83,7 +85,11 @@ async fn sort(incoming: Incoming, listening: Listening, outlets: Outlets) {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let remote = incoming.remote_address();
     let sorted = timeout_at(deadline, async {
-        let mut connecting = incoming.accept()?;
+        let mut connecting = if is_near(remote.ip()) {
+            incoming.accept_with(Arc::clone(&listening.near))?
+        } else {
+            incoming.accept()?
+        };
         let data = connecting.handshake_data().await?;
         let data = data.downcast::<HandshakeData>().map_err(|_| Error::NoIdentity)?;
         let name = data.protocol.as_deref().unwrap_or_default();
