@@ -15,7 +15,9 @@ use crate::config::NetworkConfig;
 use crate::context::Context;
 use crate::errors::innermost;
 use crate::event::NetworkEvent;
-use crate::limits::{ADDRESSES_PER_PEER_MAX, DISCOVER_MAX, DISCOVER_MIN, REPUBLISH};
+use crate::limits::{
+    ADDRESSES_PER_PEER_MAX, DISCOVER_FIRST, DISCOVER_MAX, DISCOVER_MIN, REPUBLISH,
+};
 use crate::membership::not_let_in;
 use crate::nat::relays::choose;
 use crate::sessions::Sessions;
@@ -27,19 +29,28 @@ use dialer::{Dialer, Unreachable};
 struct Schedule {
     next: Instant,
     interval: Duration,
+    /// Whether nobody was asked yet.
+    first: bool,
     /// Whether there are as many peers as are wanted. Searches then only keep this peer's own record alive.
     enough: bool,
 }
 
 impl Schedule {
     fn new(now: Instant) -> Self {
-        Self { next: now + DISCOVER_MIN, interval: DISCOVER_MIN, enough: false }
+        Self { next: now + DISCOVER_MIN, interval: DISCOVER_MIN, first: true, enough: false }
     }
 
-    /// Searches soon.
+    /// Searches soon. Only the first search comes at once: peers that are met one after the other must not
+    /// make many searches.
     fn hasten(&mut self, now: Instant) {
         self.interval = DISCOVER_MIN;
-        self.next = self.next.min(now + DISCOVER_MIN);
+        let wait = if self.first { DISCOVER_FIRST } else { DISCOVER_MIN };
+        self.next = self.next.min(now + wait);
+    }
+
+    /// Somebody was asked.
+    const fn searched(&mut self) {
+        self.first = false;
     }
 
     /// Whether a search is due; the next one is later by a growing interval. `enough`: whether there are as
@@ -109,6 +120,7 @@ impl Discovery {
         if kad.kbuckets().next().is_none() {
             return;
         }
+        self.schedule.searched();
         if let Err(error) = kad.start_providing(key.clone()) {
             tracing::warn!(%error, "cannot publish this peer in Kademlia");
         }
@@ -191,10 +203,10 @@ impl Discovery {
         false
     }
 
-    /// Handles peers that multicast DNS has found.
-    pub(crate) fn on_mdns(&mut self, event: mdns::Event) {
+    /// Handles peers that multicast DNS has found. Returns whether there are any, which may be dialled now.
+    pub(crate) fn on_mdns(&mut self, event: mdns::Event) -> bool {
         let mdns::Event::Discovered(found) = event else {
-            return;
+            return false;
         };
         let now = Instant::now();
         for (peer, address) in found {
@@ -202,6 +214,7 @@ impl Discovery {
                 self.dialer.learn(peer, &[address], now);
             }
         }
+        true
     }
 
     /// Dials every bootstrap address that is due. Dials known peers, too, while there are fewer than
@@ -422,5 +435,17 @@ mod tests {
         assert!(!schedule.is_due(later, true));
         assert!(!schedule.is_due(later, false));
         assert!(schedule.is_due(later + DISCOVER_MIN, false));
+    }
+
+    #[test]
+    fn only_the_first_search_comes_at_once() {
+        let begin = Instant::now();
+        let mut schedule = Schedule::new(begin);
+        schedule.hasten(begin);
+        assert!(!schedule.is_due(begin, false) && schedule.is_due(begin + DISCOVER_FIRST, false));
+        schedule.searched();
+        schedule.hasten(begin + DISCOVER_FIRST);
+        assert!(!schedule.is_due(begin + DISCOVER_FIRST * 2, false));
+        assert!(schedule.is_due(begin + DISCOVER_FIRST + DISCOVER_MIN, false));
     }
 }

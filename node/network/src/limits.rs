@@ -156,6 +156,9 @@ pub(crate) const DIALS_PER_PEER_MAX: usize = 2;
 /// are never forgotten.
 pub(crate) const REDIAL_ATTEMPTS_MAX: u32 = 6;
 
+/// Wait before the first search for peers of the run, once there is somebody to ask: what others that are
+/// met at the same time take to tell who they are.
+pub(crate) const DISCOVER_FIRST: Duration = Duration::from_millis(50);
 /// First wait between two searches for peers of the run.
 pub(crate) const DISCOVER_MIN: Duration = Duration::from_millis(500);
 /// Longest wait between two searches for peers of the run.

@@ -85,7 +85,11 @@ impl Service {
                     self.dial_due(Instant::now());
                 }
             }
-            BehaviourEvent::Mdns(event) => self.discovery.on_mdns(event),
+            BehaviourEvent::Mdns(event) => {
+                if self.discovery.on_mdns(event) {
+                    self.dial_due(Instant::now());
+                }
+            }
             BehaviourEvent::Ping(event) => self.sessions.on_ping(event, context),
             BehaviourEvent::Ask(event) => {
                 if let request_response::Event::Message {
