@@ -47,7 +47,7 @@ pub use telemetry::ADDRESS_FILE;
 #[cfg(feature = "otel")]
 pub(crate) use telemetry::path;
 pub(crate) use telemetry::{Invitation, Telemetry, Viewing};
-pub(crate) use terms::Terms;
+pub(crate) use terms::{Terms, reunion};
 
 /// How often progress is shown and stages are looked at when nothing else happens.
 const TICK: Duration = Duration::from_millis(100);

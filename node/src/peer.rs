@@ -33,6 +33,7 @@ use crate::config::{Config, LogFormat};
 use crate::driver::{
     Auditing, Course, DriveError, Driver, Invitation, Parts, Removals, Telemetry, Terms, Viewing,
 };
+    reunion,
 use crate::peer::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::process::console::Console;
 use crate::storage::data_dir::{DataDir, DataDirError};
@@ -358,9 +359,9 @@ pub async fn join(
     let audit = Auditing::new(log, (identity.peer(), secret.is_some()), fragments, position);
 
     let (peer_store, remembered) = PeerStore::load(dir.path());
-    let (remembers, watches) = (!remembered.is_empty(), observes.is_some());
+    let (reunion, watches) = (reunion(&remembered), observes.is_some());
     let untrained = position.step == 0;
-    let terms = Terms { remembers, untrained, observes: watches, ..terms(&config, dir.life()) };
+    let terms = Terms { reunion, untrained, observes: watches, ..terms(&config, dir.life()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
     let (pass, revocations) = member.unzip();
     let revocations = revocations.unwrap_or_default();

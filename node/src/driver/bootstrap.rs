@@ -5,7 +5,12 @@ use std::time::{Duration, Instant};
 
 /// Time within which a living bootstrap peer answers, even from the other side of the world. An address
 /// that is not reached is given up only after the handshake's ten seconds.
-const ANSWER_USUAL: Duration = Duration::from_millis(2500);
+pub(super) const ANSWER_USUAL: Duration = Duration::from_millis(2500);
+
+/// Whether an address is of this machine alone.
+pub(crate) fn is_here(address: &str) -> bool {
+    address.starts_with("/ip4/127.") || address.starts_with("/ip6/::1/")
+}
 
 /// The bootstrap addresses that may still lead to a peer of the run.
 #[derive(Debug)]
@@ -29,9 +34,10 @@ impl Bootstrap {
         Self { hopeful: unheard.clone(), unheard, told, since, met }
     }
 
-    /// Whether an answer of one of them may still come soon.
-    pub(super) fn may_answer(&self) -> bool {
-        !self.unheard.is_empty()
+    /// Whether an answer of one of them may still come soon, this long after it was dialled. Who would
+    /// answer in this machine has done so within the time that any living peer needs.
+    pub(super) fn may_answer(&self, waited: Duration) -> bool {
+        self.unheard.iter().any(|address| waited < ANSWER_USUAL || !is_here(address))
     }
 
     /// A peer of the run was met.
@@ -110,7 +116,7 @@ mod tests {
         let mut bootstrap = two();
         assert!(!bootstrap.refused("a stranger"));
         assert!(!bootstrap.refused("B"));
-        assert!(bootstrap.may_answer());
+        assert!(bootstrap.may_answer(Duration::ZERO));
         assert!(bootstrap.refused("A"));
         assert!(!Bootstrap::new([]).refused("A"));
         assert!(Bootstrap::new(["/dns4/example.org/tcp/1".to_owned()]).refused("A"));
@@ -132,10 +138,18 @@ mod tests {
     fn an_answer_may_come_until_every_address_has_failed() {
         let mut bootstrap = two();
         bootstrap.unreachable("/ip4/192.0.2.8/tcp/1/p2p/B");
-        assert!(bootstrap.may_answer());
+        assert!(bootstrap.may_answer(Duration::ZERO));
         bootstrap.unreachable("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A");
-        assert!(!bootstrap.may_answer());
+        assert!(!bootstrap.may_answer(Duration::ZERO));
         assert!(!bootstrap.refused("B") && bootstrap.refused("A"));
+    }
+
+    #[test]
+    fn who_is_in_this_machine_answers_soon_or_never() {
+        let here = ["/ip4/127.0.0.1/udp/1/quic-v1", "/ip6/::1/udp/1/quic-v1/p2p/A"];
+        let bootstrap = Bootstrap::new(here.map(str::to_owned));
+        assert!(bootstrap.may_answer(Duration::from_secs(2)));
+        assert!(!bootstrap.may_answer(ANSWER_USUAL) && two().may_answer(ANSWER_USUAL));
     }
 
     #[test]
@@ -143,10 +157,10 @@ mod tests {
         let mut bootstrap = two();
         assert!(!bootstrap.not_let_in("/ip4/192.0.2.9/tcp/1"));
         assert!(!bootstrap.not_let_in("/ip4/192.0.2.8/tcp/1/p2p/B"));
-        assert!(bootstrap.may_answer());
+        assert!(bootstrap.may_answer(Duration::ZERO));
         assert!(bootstrap.not_let_in("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A"));
         assert!(!bootstrap.not_let_in("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A"));
-        assert!(!bootstrap.may_answer());
+        assert!(!bootstrap.may_answer(Duration::ZERO));
     }
 
     #[test]

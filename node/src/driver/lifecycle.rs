@@ -14,8 +14,6 @@ use crate::training::{Command, Divergence, Ending, Position, Rescue};
 
 /// How long a joiner waits for the first answer of its bootstrap peers before it trains alone.
 const GREETING_MAX: Duration = Duration::from_secs(10);
-/// How long it waits for peers that it knows from earlier starts, which may all be gone.
-const REUNION_MAX: Duration = Duration::from_secs(5);
 /// Exchanges per fragment, begun or answered, once every neighbour has done its last step. Each
 /// multiplies the square of the consensus distance of four peers by about 2/3 (docs/math.md, how fast
 /// replicas agree). So 6 of each peer, 12 in all, leave under 1 % of it; the loss follows that square
@@ -158,7 +156,7 @@ impl Lifecycle {
     pub(super) fn ready(&self, host: &Host, bootstrap: &Bootstrap) -> Option<usize> {
         let Stage::Waiting { since } = self.stage else { return None };
         let (heard, waited) = (host.heard(), since.elapsed());
-        let may_answer = bootstrap.may_answer() || self.terms.remembers && waited < REUNION_MAX;
+        let may_answer = bootstrap.may_answer(waited) || waited < self.terms.reunion;
         let greeting = heard > 0 || !may_answer || waited >= GREETING_MAX;
         if host.core().awaits_model() {
             // Without the weights of the run there is nothing to train, however long they take.

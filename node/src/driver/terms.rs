@@ -3,6 +3,23 @@
 use std::time::Duration;
 
 use dnode_collective::Choice;
+use dnode_network::Multiaddr;
+
+use super::bootstrap::{ANSWER_USUAL, is_here};
+
+/// How long a peer waits for those that it knows from earlier starts.
+const REUNION_MAX: Duration = Duration::from_secs(5);
+
+/// How long to wait for peers at these addresses of earlier starts: those of this machine answer soon or
+/// never.
+pub(crate) fn reunion(addresses: &[Multiaddr]) -> Duration {
+    let here = |address: &Multiaddr| is_here(&address.to_string());
+    match addresses {
+        [] => Duration::ZERO,
+        _ if addresses.iter().all(here) => ANSWER_USUAL,
+        _ => REUNION_MAX,
+    }
+}
 
 /// When the loop starts to train and when it ends.
 #[derive(Clone, Debug)]
@@ -11,8 +28,8 @@ pub(crate) struct Terms {
     pub(crate) require_peers: usize,
     /// The bootstrap addresses: training waits a moment for their answers.
     pub(crate) bootstrap: Vec<String>,
-    /// Whether peers of earlier starts are dialled: training waits a shorter moment for them.
-    pub(crate) remembers: bool,
+    /// How long training waits for peers of earlier starts, which may all be gone; zero without any.
+    pub(crate) reunion: Duration,
     /// Whether the weights are those that all begin from: no step was done with them.
     pub(crate) untrained: bool,
     /// Whether the rule exchanges fragments.

@@ -1,5 +1,7 @@
 //! Translates the configuration for parts of a process: what is trained, and when that begins and ends.
 
+use std::time::Duration;
+
 use dnode_collective::{Backend, Choice};
 use dnode_gossip::{SnapshotContents, first_interval};
 use dnode_network::role_of;
@@ -105,7 +107,7 @@ pub(super) fn terms(config: &Config, incarnation: u64) -> Terms {
     Terms {
         require_peers: config.network.require_peers.max(world.saturating_sub(1)),
         bootstrap: config.network.bootstrap.iter().map(|text| canonical(text)).collect(),
-        remembers: false,
+        reunion: Duration::ZERO,
         untrained: false,
         observes: false,
         exchanges: exchanges(config.gossip.rule),

@@ -310,8 +310,10 @@ fn an_unreachable_bootstrap_is_told_and_the_peer_trains_alone() {
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = nobody.local_addr().unwrap().port();
     let address = format!("/ip4/127.0.0.1/udp/{port}/quic-v1");
-    let mut peer = Peer::start(&root, "0", &flags(&[&RUN, &["--bootstrap", &address]]));
-    peer.finish();
+    let mut peer = Peer::start(&root, "0", &flags(&[&ENDLESS, &["--bootstrap", &address]]));
+    peer.wait_step(1);
+    let log = peer.log();
+    assert!(!log.contains("bootstrap peer not reached"), "nobody waits that long here: {log}");
     peer.wait_event("bootstrap-unreachable");
     let log = peer.log();
     let silent = log.find("no answer from the bootstrap peer yet: is the port right");
