@@ -28,6 +28,7 @@ use dnode_trainer::{
 };
 use tokio::sync::mpsc;
 
+use crate::storage::kept_snapshots::Keeping;
 use crate::telemetry::traces::Tracer;
 pub(crate) use divergence::Divergence;
 pub(crate) use dnode_gossip::MICRO_STEPS;
@@ -239,7 +240,7 @@ impl TrainingThread {
             meter: Arc::clone(&meters.1),
             reports: to_driver.clone(),
             tracer,
-            snapshots: plan.snapshots.clone(),
+            snapshots: plan.snapshots.clone().map(Keeping::new),
         };
         let meter = Arc::clone(&meters.0);
         let queues =

@@ -4,10 +4,18 @@
 //! There is one file for each fragment: a line of JSON, then the bytes of the snapshot. The hash of the
 //! bytes is verified before they are kept and before they are used, so nothing needs to be forced to the
 //! disk.
+//!
+//! A thread of its own writes them, so that mixing never waits for a disk. What comes faster than it
+//! writes is passed over, and so is all of a pull that is over soon: both are quick to pull again.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use dnode_gossip::SnapshotContents;
 use dnode_protocol::frame::Codec;
@@ -19,6 +27,11 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the folder in the data directory.
 const FOLDER: &str = "pulled";
+/// How long a pull has to last before anything of it is kept. A write takes about as long as the transfer
+/// over a fast line, and this much is pulled again in as long.
+const KEPT_AFTER: Duration = Duration::from_secs(1);
+/// Most snapshots that wait to be written.
+const WAITING_MAX: usize = 4;
 /// Longest first line of a file: some numbers, and what the fragment contains of each peer, as text.
 const LINE_MAX: u64 = 4096 + 128 * limits::INFORMATION_MAX as u64;
 
@@ -27,6 +40,117 @@ const LINE_MAX: u64 = 4096 + 128 * limits::INFORMATION_MAX as u64;
 pub(crate) struct KeptSnapshots {
     folder: PathBuf,
     fragments: Fragments,
+    /// How long a pull has to last before anything of it is kept.
+    after: Duration,
+}
+
+/// The writing of a joiner's snapshots, beside the thread that takes them over.
+#[derive(Debug)]
+pub(crate) struct Keeping {
+    store: KeptSnapshots,
+    /// When the first one came.
+    first: Option<Instant>,
+    /// Where to put what is to be written; `None` before there is anything, and once nothing is kept any
+    /// more.
+    queue: Option<SyncSender<Kept>>,
+    writer: Option<JoinHandle<()>>,
+    /// Nothing is kept any more.
+    over: bool,
+    /// The model is complete: what was kept is to be removed.
+    whole: Arc<AtomicBool>,
+}
+
+/// A snapshot that waits to be written.
+#[derive(Debug)]
+struct Kept {
+    fragment: FragmentId,
+    contents: SnapshotContents,
+    snapshot: Encoded,
+}
+
+impl Keeping {
+    /// Nothing is written yet.
+    pub(crate) fn new(store: KeptSnapshots) -> Self {
+        let whole = Arc::new(AtomicBool::new(false));
+        Self { store, first: None, queue: None, writer: None, over: false, whole }
+    }
+
+    /// Keeps a snapshot, if there is time to write it. The hash of its bytes must have been verified.
+    pub(crate) fn keep(
+        &mut self,
+        fragment: FragmentId,
+        contents: &SnapshotContents,
+        snapshot: &Encoded,
+    ) {
+        let first = *self.first.get_or_insert_with(Instant::now);
+        if self.over || first.elapsed() < self.store.after {
+            return;
+        }
+        if self.queue.is_none() {
+            let (queue, waiting) = sync_channel(WAITING_MAX);
+            let (store, whole) = (self.store.clone(), Arc::clone(&self.whole));
+            let writer = Builder::new().name("pulled".to_owned());
+            match writer.spawn(move || write(&store, &waiting, &whole)) {
+                Ok(writer) => (self.queue, self.writer) = (Some(queue), Some(writer)),
+                Err(error) => {
+                    tracing::warn!("a snapshot cannot be kept for another start: {error}");
+                    self.over = true;
+                    return;
+                }
+            }
+        }
+        let Some(queue) = &self.queue else { return };
+        let kept = Kept { fragment, contents: contents.clone(), snapshot: snapshot.clone() };
+        match queue.try_send(kept) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                tracing::debug!(%fragment, "not kept: the disk is behind");
+            }
+            // The writer has said why.
+            Err(TrySendError::Disconnected(_)) => self.over = true,
+        }
+    }
+
+    /// Reads the kept snapshot of a fragment. Its bytes are still to be verified.
+    pub(crate) fn load(&self, fragment: FragmentId) -> io::Result<Encoded> {
+        if self.over { Err(io::ErrorKind::NotFound.into()) } else { self.store.load(fragment) }
+    }
+
+    /// Removes all files, because the model is complete. Where some are being written, their writer does it.
+    pub(crate) fn remove(&mut self) {
+        self.whole.store(true, Ordering::Relaxed);
+        (self.queue, self.over) = (None, true);
+        if self.writer.is_none() {
+            self.store.remove();
+        }
+    }
+}
+
+impl Drop for Keeping {
+    /// Waits until what was to be kept is written, which is little.
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(writer) = self.writer.take() {
+            // It does not panic; if it did, files were not kept.
+            let _ = writer.join();
+        }
+    }
+}
+
+/// Writes snapshots until no more come, or one cannot be written.
+fn write(store: &KeptSnapshots, waiting: &Receiver<Kept>, whole: &AtomicBool) {
+    for Kept { fragment, contents, snapshot } in waiting {
+        if whole.load(Ordering::Relaxed) {
+            continue;
+        }
+        if let Err(error) = store.keep(fragment, &contents, &snapshot) {
+            tracing::warn!("a snapshot cannot be kept for another start: {error}");
+            break;
+        }
+    }
+    if whole.load(Ordering::Relaxed) {
+        store.remove();
+    }
 }
 
 /// The first line of a file.
@@ -63,7 +187,7 @@ impl KeptSnapshots {
     /// Opens the folder and lists what it holds. A file that cannot be read is passed over; its fragment
     /// is pulled again.
     fn open(dir: &Path, fragments: Fragments) -> (Self, Vec<(FragmentId, SnapshotContents)>) {
-        let this = Self { folder: dir.join(FOLDER), fragments };
+        let this = Self { folder: dir.join(FOLDER), fragments, after: KEPT_AFTER };
         let all = (0..u32::try_from(fragments.count()).unwrap_or(u32::MAX)).map(FragmentId);
         let kept = match fs::exists(&this.folder) {
             Ok(true) => all.filter_map(|it| Some((it, this.describe(it).ok()?.0))).collect(),
@@ -72,13 +196,19 @@ impl KeptSnapshots {
         (this, kept)
     }
 
+    /// The same, which keeps also what comes first.
+    #[cfg(test)]
+    pub(crate) fn keeping_at_once(self) -> Self {
+        Self { after: Duration::ZERO, ..self }
+    }
+
     /// Removes all files, because the model is complete.
-    pub(crate) fn remove(self) {
-        let _ = fs::remove_dir_all(self.folder);
+    fn remove(&self) {
+        let _ = fs::remove_dir_all(&self.folder);
     }
 
     /// Keeps a snapshot. The hash of its bytes must have been verified.
-    pub(crate) fn keep(
+    fn keep(
         &self,
         fragment: FragmentId,
         contents: &SnapshotContents,
@@ -106,8 +236,7 @@ impl KeptSnapshots {
         written
     }
 
-    /// Reads the kept snapshot of a fragment. Its bytes are still to be verified.
-    pub(crate) fn load(&self, fragment: FragmentId) -> io::Result<Encoded> {
+    fn load(&self, fragment: FragmentId) -> io::Result<Encoded> {
         let (_, (codec, elements), mut file) = self.describe(fragment)?;
         let mut bytes = vec![0; codec.payload_bytes(elements)];
         file.read_exact(&mut bytes)?;
@@ -194,6 +323,37 @@ mod tests {
         let [(fragment, contents)] = &kept[..] else { panic!("{kept:?}") };
         assert_ne!(ContentHash::of(&store.load(*fragment).unwrap().bytes), contents.hash);
         store.remove();
+        assert_eq!(KeptSnapshots::open(root.path(), fragments).1, []);
+    }
+
+    #[test]
+    fn what_comes_first_is_not_kept_and_what_was_kept_goes_with_the_last() {
+        let root = tempfile::tempdir().unwrap();
+        let fragments = Fragments::new(1000, 4).unwrap();
+        let snapshot = encode(Codec::F32, &[1.0; 250]);
+        let contents = SnapshotContents {
+            clock: Clock(40),
+            hash: ContentHash::of(&snapshot.bytes),
+            information: Information { entries: Vec::new() },
+            versions: Versions::default(),
+        };
+        let (store, _) = KeptSnapshots::open(root.path(), fragments);
+        let mut keeping = Keeping::new(store.clone());
+        keeping.keep(FragmentId(0), &contents, &snapshot);
+        drop(keeping);
+        assert_eq!(KeptSnapshots::open(root.path(), fragments).1, [], "it is quick to pull again");
+        let mut keeping = Keeping::new(store.clone().keeping_at_once());
+        keeping.keep(FragmentId(1), &contents, &snapshot);
+        drop(keeping);
+        let kept = KeptSnapshots::open(root.path(), fragments).1;
+        assert_eq!(kept, [(FragmentId(1), contents.clone())]);
+        let mut keeping = Keeping::new(store.keeping_at_once());
+        assert_eq!(keeping.load(FragmentId(1)).unwrap(), snapshot);
+        keeping.keep(FragmentId(2), &contents, &snapshot);
+        keeping.remove();
+        keeping.keep(FragmentId(3), &contents, &snapshot);
+        assert!(keeping.load(FragmentId(1)).is_err());
+        drop(keeping);
         assert_eq!(KeptSnapshots::open(root.path(), fragments).1, []);
     }
 }

@@ -15,7 +15,7 @@ use dnode_trainer::{
 };
 use tokio::sync::mpsc;
 
-use crate::storage::kept_snapshots::KeptSnapshots;
+use crate::storage::kept_snapshots::Keeping;
 use crate::telemetry::traces::Tracer;
 
 use super::mailbox::Mailbox;
@@ -32,7 +32,7 @@ pub(super) struct Mixing {
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) tracer: Tracer,
     /// Where a newcomer keeps snapshots until it has all of them.
-    pub(super) snapshots: Option<KeptSnapshots>,
+    pub(super) snapshots: Option<Keeping>,
 }
 
 impl Drop for Mixing {
@@ -60,7 +60,7 @@ impl Mixing {
         match command {
             Command::Work(work, tensor) => self.on_work(work, tensor),
             Command::AdoptClock { clock, replaced } => {
-                if let Some(snapshots) = self.snapshots.take_if(|_| replaced) {
+                if let Some(snapshots) = self.snapshots.as_mut().filter(|_| replaced) {
                     snapshots.remove();
                 }
                 let lock = self.shared.lock();
@@ -147,11 +147,8 @@ impl Mixing {
     /// Keeps a snapshot that was taken over on the disk, as a later start may have to go on from it.
     fn keep(&mut self, work: &Work, snapshot: Option<&Encoded>) {
         let Work::Adopt { fragment, contents, .. } = work else { return };
-        let (Some(snapshots), Some(snapshot)) = (&self.snapshots, snapshot) else { return };
-        if let Err(error) = snapshots.keep(*fragment, contents, snapshot) {
-            tracing::warn!("a snapshot cannot be kept for another start: {error}");
-            self.snapshots = None;
-        }
+        let (Some(snapshots), Some(snapshot)) = (&mut self.snapshots, snapshot) else { return };
+        snapshots.keep(*fragment, contents, snapshot);
     }
 }
 

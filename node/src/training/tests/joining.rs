@@ -59,7 +59,10 @@ fn a_snapshot_of_another_hash_than_its_donor_said_changes_nothing() {
 fn what_a_newcomer_takes_over_is_kept_for_its_next_life_until_it_has_everything() {
     let folder = tempfile::tempdir().unwrap();
     let fragments = Fragments::new(2, 1).unwrap();
-    let begin = || KeptSnapshots::begin(folder.path(), fragments, true);
+    let begin = || {
+        let (snapshots, kept) = KeptSnapshots::begin(folder.path(), fragments, true);
+        (snapshots.map(KeptSnapshots::keeping_at_once), kept)
+    };
     let newcomer = |snapshots| start(Plan { snapshots, ..plan(folder.path(), 100) }, None);
     let (fragment, snapshot) = (FragmentId(0), encode(Codec::F32, &[5.0, 6.0]));
     let contents = contents(&snapshot);
