@@ -418,7 +418,7 @@ impl Replica {
 
     fn round(
         &mut self,
-        HostStore { slow, mixer }: &mut HostStore,
+        HostStore { slow, mixer, .. }: &mut HostStore,
         share: f32,
         mut mean: Option<&mut [f32]>,
     ) -> CommitReport {

@@ -157,7 +157,7 @@ impl Store {
     fn restore(&mut self, saved: &mut dyn SavedReplica) -> Result<(), TrainError> {
         let Lengths { parameters, outer, .. } = saved.lengths();
         match self {
-            Self::Host(HostStore { slow, mixer }) => {
+            Self::Host(HostStore { slow, mixer, .. }) => {
                 if let (Some(slow), Some(_)) = (slow, outer) {
                     saved.read(Part::Parameters, 0, &mut slow.values)?;
                     saved.read(Part::Momentum, 0, &mut slow.momentum)?;

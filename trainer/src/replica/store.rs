@@ -3,17 +3,21 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use dnode_protocol::frame::Codec;
+use dnode_protocol::frame::{Codec, SpareBuffers};
 
 use super::on_device::DeviceStore;
 use super::{ReplicaConfig, SharedReplica};
-use crate::codec::{Encoded, encode};
+use crate::codec::{Encoded, encode_slice};
 use crate::kernel::reduce::add_scaled;
 use crate::mixer::{DeltaSet, Exchange, HostMemory, Mixer, MixerState, Reading, Slice};
 use crate::outer::OuterStep;
 use crate::room::{Room, RoomFile};
 use crate::slow::{Own, Slow};
 use crate::weights::Live;
+
+/// Bytes of snapshots whose buffers are kept to be used again: four of the longest fragment, as many as are
+/// on their way to newcomers at a time (guess).
+const SNAPSHOTS_BYTES_MAX: usize = 16 << 20;
 
 /// The exchanged weights of a replica and the state of its mixer.
 pub(super) enum Store {
@@ -28,6 +32,8 @@ pub(super) struct HostStore {
     /// φ and v; `None` where x is exchanged.
     pub(super) slow: Option<Slow>,
     pub(super) mixer: MixerState,
+    /// Where snapshots are written.
+    snapshots: SpareBuffers,
 }
 
 impl Store {
@@ -140,19 +146,27 @@ impl HostStore {
             }
         };
         live.settle(0, values);
-        Self { slow, mixer }
+        Self { slow, mixer, snapshots: SpareBuffers::new(SNAPSHOTS_BYTES_MAX) }
     }
 
     /// Reads a fragment to be sent.
     pub(super) fn read(&mut self, shared: &SharedReplica, slice: &Slice, what: Reading) -> Encoded {
-        self.work(shared, slice, |mixer, own| match (mixer, what) {
+        let mut buffers = std::mem::replace(&mut self.snapshots, SpareBuffers::new(0));
+        let read = self.work(shared, slice, |mixer, own| match (mixer, what) {
             (MixerState::Exchange(state, memory), Reading::Offer(reply)) => {
                 let offer = state.offer(&mut memory.of(own, slice.index), reply);
                 offer.expect("weights in host memory can be read")
             }
             (MixerState::DeltaSet(state), Reading::Snapshot) => state.snapshot(slice.range.clone()),
-            (_, Reading::Offer(_) | Reading::Snapshot) => encode(Codec::F32, own.values()),
-        })
+            (_, Reading::Offer(_) | Reading::Snapshot) => {
+                let of = (Codec::F32, own.values().len());
+                Encoded::in_pieces(&mut buffers, of, |piece, bytes| {
+                    encode_slice(Codec::F32, &own.values()[piece], bytes);
+                })
+            }
+        });
+        self.snapshots = buffers;
+        read
     }
 
     /// Works on one fragment.
