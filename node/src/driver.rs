@@ -358,6 +358,7 @@ impl Driver {
         let (host, lifecycle) = (&mut self.host, &mut self.lifecycle);
         match report {
             Report::Answer(answer) => host.on_answer(*answer),
+            Report::FirstStep(digest) => host.tell_digest(digest),
             Report::RoundDue => host.feed(Input::RoundDue),
             Report::Committed { clock, samples, pace, contributions } => {
                 host.on_committed((clock, samples), pace, contributions);

@@ -2,6 +2,7 @@
 
 pub(crate) mod about;
 pub mod backend;
+mod first_step;
 mod halves;
 mod initial;
 pub mod membership;
@@ -32,8 +33,8 @@ use tokio::sync::{mpsc, watch};
 use crate::config::{Config, LogFormat};
 use crate::driver::{
     Auditing, Course, DriveError, Driver, Invitation, Parts, Removals, Telemetry, Terms, Viewing,
-};
     reunion,
+};
 use crate::peer::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::process::console::Console;
 use crate::storage::data_dir::{DataDir, DataDirError};
@@ -45,12 +46,15 @@ use crate::telemetry::metrics;
 use crate::telemetry::progress::Reporter;
 use crate::telemetry::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
 use crate::telemetry::view::{ServeError, Snapshot};
+use crate::tools::check::FirstStep;
 use crate::training::{Ending, NotSaved, Plan, TrainingThread};
+use first_step::first_step;
 use halves::{agreed, checked};
 use membership::{MembershipError, with_ticket};
 use network::network_config;
 pub use network::with_peers_file;
 pub use outcome::{LastEvaluation, Outcome};
+use share::stream;
 use starting::{Beginning, audit as audit_log, core, metrics as metrics_of, noise, replica};
 use terms::{kept_snapshots, observes, plan, terms};
 
@@ -65,9 +69,9 @@ pub struct Options {
     pub resume: bool,
     /// Where log and progress go.
     pub console: Console,
-    /// Digest of the first step ([`crate::tools::check::digest`]), which `dnode check --bootstrap` is
-    /// told. It is empty if there is none. An error says why the first step failed.
-    pub digest: Result<String, String>,
+    /// Whether the digest of the first step is computed, which `dnode check --bootstrap` is told. The
+    /// trainer has to be the one that the configuration describes.
+    pub tells_first_step: bool,
     /// What a custom trainer is, and how others join its run. Without it the trainer goes by the name
     /// of its type ([`Trainer::kind`]), and the line for others has the address alone.
     pub identity: Option<TrainerIdentity>,
@@ -87,12 +91,12 @@ impl Options {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let steps_given = config.run.steps != Config::default().run.steps;
-        let (console, digest) = (Console::stderr(), Ok(String::new()));
+        let (console, tells_first_step) = (Console::stderr(), false);
         Self {
             config,
             resume: false,
             console,
-            digest,
+            tells_first_step,
             identity: None,
             steps_given,
             ticket: None,
@@ -303,7 +307,7 @@ pub async fn join(
     stop: watch::Receiver<bool>,
 ) -> Result<Outcome, JoinError> {
     let started = Instant::now();
-    let Options { config, resume, console, digest, .. } = options;
+    let Options { config, resume, console, tells_first_step, .. } = options;
     let Options { identity: own, steps_given, ticket, shown_to, .. } = options;
     let own = own.or_else(|| trainer.kind().map(|kind| TrainerIdentity::new(kind, "")));
     crate::telemetry::traces::check(config.node.traces.as_ref())?;
@@ -316,6 +320,8 @@ pub async fn join(
     let (dir, identity, secret, member) = enter(&config, &run, given)?;
     let observes = observes(&config, member.as_ref().map(|(pass, _)| pass))?;
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
+    let wanted = tells_first_step.then(|| FirstStep::new(&config, stream(&identity.peer())));
+    let (digest, first_step) = first_step(&config, wanted, (trainer.as_mut(), resume));
     let description = trainer.describe()?;
     let from = (&dir, &run, &description);
     let Beginning { replica, position, contents, tail_average } =
@@ -325,11 +331,10 @@ pub async fn join(
     let noise = noise(&config, &dir, position)?;
     let plan = Plan {
         noise,
+        first_step,
         observes: observes.is_some(),
         ..plan(&config, &run, &dir, description, snapshots)
     };
-    // It is made of this peer's gradients.
-    let digest = if config.gossip.privacy_clip > 0.0 { Ok(String::new()) } else { digest };
 
     let tracer = Tracer::start(&config, identity.peer())?;
     let metrics = metrics_of(&config, &dir, &identity)?;

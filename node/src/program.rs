@@ -211,14 +211,10 @@ fn run(join: &Join) -> Result<(), Failure> {
         let peer = relay_until(config, ticket, stop)?;
         return print(&format!("{}: relayed until it was stopped\n", peer.short()));
     }
-    let mut trainer = crate::backend::trainer(&config)?;
-    let digest = if config.model.lacks_weights() {
-        Err("its weights are to come from other peers".to_owned())
-    } else {
-        check::digest(&config, trainer.as_mut()).map_err(|why| why.to_string())
-    };
+    let trainer = crate::backend::trainer(&config)?;
     let options = Options::new(config);
-    let options = Options { resume: join.resume, digest, steps_given, ticket, ..options };
+    let (resume, tells_first_step) = (join.resume, true);
+    let options = Options { resume, tells_first_step, steps_given, ticket, ..options };
     match crate::join_until(options, trainer, stop) {
         Ok(outcome) => {
             print(&outcome_text(&outcome))?;

@@ -118,6 +118,8 @@ impl From<&dnode_collective::Error> for Loss {
 pub(crate) enum Report {
     /// Answer to [`Command::Work`].
     Answer(Box<Answer>),
+    /// The digest of the first step, which is not taken yet; empty if there is none.
+    FirstStep(String),
     /// A round of exchanges is due.
     RoundDue,
     /// How long local steps take, before the first commit.

@@ -166,6 +166,7 @@ pub(crate) enum Command {
     OpenChannel(PeerId, [u8; SUBJECT_BYTES], oneshot::Sender<Result<Channel, dnode_direct::Error>>),
     Disconnect(PeerId, Duration),
     Revoke(Vec<Revocation>),
+    TellDigest(String),
     Shutdown(oneshot::Sender<()>),
 }
 
@@ -330,6 +331,14 @@ impl NetworkHandle {
     /// [`CommandError`].
     pub fn revoke(&self, statements: Vec<Revocation>) -> Result<(), CommandError> {
         self.command(Command::Revoke(statements))
+    }
+
+    /// Tells this digest of the first step to peers that ask ([`crate::NetworkConfig::digest`]).
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn tell_digest(&self, digest: String) -> Result<(), CommandError> {
+        self.command(Command::TellDigest(digest))
     }
 
     /// Whether channels may be opened: direct paths are on, and no rate is bounded. Channels would not

@@ -111,6 +111,7 @@ impl Service {
                 self.context.block(peer, back_off);
             }
             Command::Revoke(statements) => self.on_revocations(None, statements).await,
+            Command::TellDigest(digest) => self.context.greeting.tell(digest),
             Command::Shutdown(done) => {
                 self.context.shared.clear();
                 self.sessions.drain();

@@ -36,6 +36,13 @@ pub(super) struct Host {
 }
 
 impl Host {
+    /// Tells others how the first step comes out here.
+    pub(super) fn tell_digest(&self, digest: String) {
+        if let Err(error) = self.network.tell_digest(digest) {
+            tracing::debug!(%error, "nobody is told the digest of the first step");
+        }
+    }
+
     pub(super) fn new(
         (core, network): (Gossip, NetworkHandle),
         training: TrainingThread,

@@ -24,7 +24,7 @@ pub(super) fn network_config(
     identity: &Identity,
     (run, settings): (&RunSpec, SharedSettings),
     dir: &DataDir,
-    digest: Result<String, String>,
+    digest: String,
 ) -> Result<NetworkConfig, JoinError> {
     let parse = |texts: &[String]| {
         let parsed = texts.iter().map(|text| {
@@ -35,10 +35,7 @@ pub(super) fn network_config(
     let network = &config.network;
     let mut made = NetworkConfig::new(*identity.secret_key(), run.clone(), dir.life());
     made.settings = settings;
-    made.digest = digest.unwrap_or_else(|why| {
-        tracing::warn!("the first step cannot be told to `dnode check`: {why}");
-        String::new()
-    });
+    made.digest = digest;
     if !network.listen.is_empty() {
         made.listen = parse(&network.listen)?;
     }

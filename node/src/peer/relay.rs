@@ -64,7 +64,7 @@ async fn relay(
         }
     };
     let settings = SharedSettings::default();
-    let made = network_config(&config, &identity, (&run, settings), &dir, Ok(String::new()))?;
+    let made = network_config(&config, &identity, (&run, settings), &dir, String::new())?;
     if made.nat.relay == RelayMode::Off {
         return Err(JoinError::RelaysNot);
     }

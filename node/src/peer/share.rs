@@ -8,7 +8,7 @@ use crate::telemetry::labels::warn_of_skew;
 use crate::telemetry::metrics;
 
 /// The seed of a peer's own order of samples: its name, so that a restart goes on in the same order.
-fn stream(peer: &PeerId) -> u64 {
+pub(super) fn stream(peer: &PeerId) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("dnode data stream v1");
     hasher.update(peer.to_string().as_bytes());
     let mut bytes = [0; 8];

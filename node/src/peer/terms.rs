@@ -51,6 +51,7 @@ pub(super) fn plan(
         commits: commits(&config.gossip),
         contributes: config.gossip.rule == Rule::DeltaSet,
         noise: None,
+        first_step: None,
         metrics_every: config.node.metrics_every,
         observes: false,
         evaluate_every: config.node.evaluate_every,

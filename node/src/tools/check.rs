@@ -104,20 +104,47 @@ struct Digest {
     sketch: [f32; DIGEST_LEN],
 }
 
-/// The digest of the first step of a trainer that has not trained yet; empty where the gradient of the
-/// trainer cannot be read. The parameters stay unchanged.
-///
-/// A peer tells its digest to any peer that asks ([`ask`]). `config`: the configuration of the trainer.
-///
-/// # Errors
-/// Why the first step failed.
-pub fn digest(config: &Config, trainer: &mut dyn Trainer) -> Result<String, TrainError> {
-    let Some(trainer) = trainer.split() else { return Ok(String::new()) };
-    let loss = f64::from(trainer.gradient(StepId::alone(0))?.loss);
-    let precision = precision(backend::torch(&config.node));
-    let shard = config.data.shard.unwrap_or(0);
-    let digest = Digest::of(loss, trainer.gradient_mut(), (precision, shard));
-    Ok(digest.text())
+/// How the first step of a peer is told to any peer that asks ([`ask`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstStep {
+    precision: Precision,
+    shard: u32,
+    /// The order of samples that the trainer goes on with.
+    stream: u64,
+}
+
+impl FirstStep {
+    /// `config`: the configuration of the trainer.
+    pub(crate) fn new(config: &Config, stream: u64) -> Self {
+        let (precision, shard) = (precision(backend::torch(&config.node)), config.data.shard);
+        Self { precision, shard: shard.unwrap_or(0), stream }
+    }
+
+    /// The digest of the first step of a trainer that has not trained yet; empty where the gradient of the
+    /// trainer cannot be read. The parameters stay unchanged.
+    ///
+    /// # Errors
+    /// Why the first step failed.
+    pub(crate) fn digest(self, trainer: &mut dyn Trainer) -> Result<String, TrainError> {
+        // Every machine has to see the same samples.
+        trainer.set_stream(0);
+        let digest = self.of(trainer);
+        trainer.set_stream(self.stream);
+        digest
+    }
+
+    fn of(self, trainer: &mut dyn Trainer) -> Result<String, TrainError> {
+        let Some(trainer) = trainer.split() else { return Ok(String::new()) };
+        let loss = f64::from(trainer.gradient(StepId::alone(0))?.loss);
+        let digest = Digest::of(loss, trainer.gradient_mut(), (self.precision, self.shard));
+        Ok(digest.text())
+    }
+}
+
+/// Tells why there is no digest, and returns the one that says so.
+pub(crate) fn not_told(why: &str) -> String {
+    tracing::warn!("the first step cannot be told to `dnode check`: {why}");
+    String::new()
 }
 
 /// Asks the members at these addresses for the digests of their first steps. `secret`: that of their
@@ -473,7 +500,7 @@ mod tests {
         let tells = |config: &Config| {
             let mut trainer = backend::trainer(config).unwrap();
             let before = parameters(trainer.as_ref());
-            let told = digest(config, trainer.as_mut()).unwrap();
+            let told = FirstStep::new(config, 7).digest(trainer.as_mut()).unwrap();
             assert_eq!(parameters(trainer.as_ref()), before);
             member(config, Some(told))
         };

@@ -12,6 +12,7 @@ use dnode_trainer::{Description, Evaluation, Source, TailAverage};
 use super::privacy::NoiseTerms;
 use crate::storage::checkpoint_lag::CheckpointLag;
 use crate::storage::kept_snapshots::KeptSnapshots;
+use crate::tools::check::FirstStep;
 
 /// How rounds of local steps end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub(crate) struct Plan {
     pub(crate) contributes: bool,
     /// How the noise of commits is reckoned, if they get any.
     pub(crate) noise: Option<NoiseTerms>,
+    /// What is computed before the first step, for those who compare machines.
+    pub(crate) first_step: Option<FirstStep>,
     /// Steps in which the learning rate rises.
     pub(crate) warmup: u64,
     /// Steps between progress reports.
@@ -129,6 +132,7 @@ impl Plan {
             commits: Commits::Alone,
             contributes: false,
             noise: None,
+            first_step: None,
             metrics_every: 0,
             observes: false,
             evaluate_every: 0,

@@ -9,6 +9,7 @@ mod context;
 mod cursor;
 mod end;
 mod evaluation;
+mod first_step;
 mod gradient;
 mod metrics;
 mod pace;
@@ -65,8 +66,10 @@ pub(super) fn train(
     queues: Queues,
     shared: SavingShared,
 ) {
+    let first_step = plan.first_step;
     let mut training = Training::new(replica, plan, at, queues, shared);
-    let end = training.run();
+    let told = first_step.map_or(Ok(()), |first_step| training.tell_first_step(first_step));
+    let end = told.map_or_else(|end| end, |()| training.run());
     training.end(end);
     // A group that this thread has not joined is dropped now, so that its other ranks learn it at once.
     drop(training.context.queues.take_rack());

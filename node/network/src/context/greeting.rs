@@ -25,6 +25,11 @@ impl Greeting {
         Self { run, settings, hello, digest }
     }
 
+    /// Tells this digest from now on.
+    pub(crate) fn tell(&mut self, digest: String) {
+        self.digest = digest;
+    }
+
     /// The first frame on a control stream.
     pub(crate) fn hello(&self) -> Vec<u8> {
         self.hello.clone()
