@@ -78,8 +78,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// φ from element `start` on, to be moved as [`Self::displace_slow`] does; `None` where nobody reads it
-    /// again.
+    /// A part of φ, to be moved as [`Self::displace_slow`] does; `None` where nobody reads it again.
     pub(crate) fn moving(&mut self, part: Range<usize>) -> Option<&mut [f32]> {
         self.values.as_deref_mut().filter(|_| self.stays).map(|values| &mut values[part])
     }

@@ -46,10 +46,11 @@ impl<'a> Candidates<'a> {
     ///
     /// Whom the round is for because it is doubted; else the partner whose news in this fragment is older than
     /// bound B3 allows, if there is one; else the one that the schedule names; else, and when that one has
-    /// declined, one of two drawn at random: the one with the older news, so that every neighbour is visited, or the quicker. Where the
-    /// interval follows the link not the one of the last exchange, before others were waited for: two
-    /// pairs that are busy at the same times would stay with each other for ever. None that is idle is drawn where `one_is_idle` of those that are
-    /// asked: all fragments would wait for the answers of a crowd that does no work.
+    /// declined, one of two drawn at random: the one with the older news, so that every neighbour is
+    /// visited, or the quicker. Where the interval follows the link not the one of the last exchange, before
+    /// others were waited for: two pairs that are busy at the same times would stay with each other for
+    /// ever. None that is idle is drawn where `one_is_idle` of those that are asked: all fragments would wait
+    /// for the answers of a crowd that does no work.
     pub(crate) fn choose(
         &self,
         context: &mut Context,
@@ -155,13 +156,12 @@ impl<'a> Candidates<'a> {
 
     /// Whom the schedule names in the last of so many rounds.
     pub(super) fn scheduled(&self, context: &Context, rounds: u64) -> Option<PeerId> {
-        let live = || self.live();
-        let rank = live().filter(|peer| *peer < context.me).count();
-        let (n, round) = (live().count() as u64 + 1, rounds.saturating_sub(1));
+        let rank = self.live().filter(|peer| *peer < context.me).count();
+        let (n, round) = (self.live().count() as u64 + 1, rounds.saturating_sub(1));
         let partner = context.config.schedule.partner(rank as u64, n, round)?;
         let index = usize::try_from(partner).ok()?;
         // The own rank is not in the list of the others.
-        live().nth(if index > rank { index - 1 } else { index })
+        self.live().nth(if index > rank { index - 1 } else { index })
     }
 
     fn is_eligible(
