@@ -17,7 +17,8 @@ const LEASE_DURATIONS: f64 = 4.0;
 /// are busy every other time decline so often in 1 of 256 cases.
 const DECLINES_FREE: u32 = 8;
 /// The first wait of those, as a part of a heartbeat; it doubles with each further decline. With the
-/// default, a neighbour that only declines is asked for the sixteenth time after 16 s.
+/// default, a neighbour that only declines is asked for the sixteenth time after 16 s. Where no other
+/// neighbour mixes the wait is no longer than a heartbeat for each neighbour: there are no rounds to save.
 const DECLINED_WAIT_DIVISOR: u32 = 8;
 /// Declines in a row after which a neighbour does no work, and loses its place where it has also declined for
 /// long.
@@ -55,6 +56,11 @@ impl Link {
     /// Whether it has declined so often that it does nothing else.
     const fn only_declines(&self) -> bool {
         self.declines >= DECLINES_MAX
+    }
+
+    /// Whether an exchange with it was measured, and it has not declined many since.
+    fn mixes(&self) -> bool {
+        self.declines < DECLINES_FREE && self.duration.mean().is_some()
     }
 
     /// Whether it came while others mixed, and has not mixed itself.
@@ -98,6 +104,10 @@ impl Links {
     /// `peer` has declined a proposal. After some in a row it is asked ever more seldom, so that who only
     /// declines costs no rounds.
     pub(crate) fn declined(&mut self, config: &Config, peer: &PeerId, now: Time) {
+        let alone = !self.map.iter().any(|(other, link)| other != peer && link.mixes());
+        let in_turn =
+            config.heartbeat.saturating_mul(u32::try_from(self.map.len()).unwrap_or(u32::MAX));
+        let most = if alone { in_turn.min(config.lease_max) } else { config.lease_max };
         let Some(link) = self.map.get_mut(peer) else { return };
         if link.declines == 0 {
             link.declines_since = now;
@@ -105,7 +115,7 @@ impl Links {
         link.declines = link.declines.saturating_add(1);
         if let Some(further) = link.declines.checked_sub(DECLINES_FREE) {
             let first = config.heartbeat / DECLINED_WAIT_DIVISOR;
-            let wait = first.saturating_mul(doubling(further)).min(config.lease_max);
+            let wait = first.saturating_mul(doubling(further)).min(most);
             link.proposed_from = now + wait;
         }
     }
@@ -151,8 +161,7 @@ impl Links {
         let declines = |link: &Link| {
             link.only_declines() && now.since(link.declines_since) >= 2 * config.lease_max
         };
-        let mixes = |link: &Link| link.declines < DECLINES_FREE && link.duration.mean().is_some();
-        self.map.get(peer).is_some_and(declines) && self.map.values().any(mixes)
+        self.map.get(peer).is_some_and(declines) && self.map.values().any(Link::mixes)
     }
 
     /// Whether proposals of `peer` are declined for now.
@@ -303,17 +312,28 @@ mod tests {
             assert!(links.may_propose(&false_name, now), "some declines are nothing unusual");
         }
         // It is asked whenever it may be, at every millisecond.
-        let (mut asked, end) = (0, Time::ZERO + 4 * config.lease_max);
-        while now < end {
-            if links.may_propose(&false_name, now) {
-                links.declined(&config, &false_name, now);
-                asked += 1;
+        let asked = |links: &mut Links, now: &mut Time| {
+            let (mut asked, end) = (0, *now + 4 * config.lease_max);
+            while *now < end {
+                if links.may_propose(&false_name, *now) {
+                    links.declined(&config, &false_name, *now);
+                    asked += 1;
+                }
+                *now = *now + Duration::from_millis(1);
             }
-            now = now + Duration::from_millis(1);
-        }
-        assert!((10..20).contains(&asked), "{asked}");
+            asked
+        };
+        let in_turn = asked(&mut links, &mut now);
+        let heartbeats = 4 * config.lease_max.as_millis() / config.heartbeat.as_millis();
+        assert!(in_turn >= heartbeats / 2, "two neighbours, none of which mixes: {in_turn}");
         assert!(!links.is_useless(&config, &false_name, now), "nobody else mixes");
+        links.mixed(&false_name);
         links.took(&honest, Duration::from_millis(5));
+        for _ in 0..DECLINES_FREE {
+            links.declined(&config, &false_name, now);
+        }
+        let seldom = asked(&mut links, &mut now);
+        assert!((10..20).contains(&seldom), "{seldom}");
         assert!(links.is_useless(&config, &false_name, now));
         assert!(!links.is_useless(&config, &honest, now));
         links.mixed(&false_name);
