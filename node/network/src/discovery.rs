@@ -1,6 +1,9 @@
 //! Finding peers of the run: identify, Kademlia, multicast DNS, and the dials that follow.
 
+mod book;
 mod dialer;
+
+use std::net::IpAddr;
 
 use dnode_protocol::PeerId;
 use dnode_protocol::limits::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
@@ -10,7 +13,7 @@ use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, StreamProtocol, identify, kad, mdns};
 use tokio::time::{Duration, Instant};
 
-use crate::address::{from_libp2p, is_loopback, named, to_libp2p, without_peer};
+use crate::address::{from_libp2p, ip, is_loopback, named, to_libp2p, without_peer};
 use crate::config::NetworkConfig;
 use crate::context::Context;
 use crate::errors::innermost;
@@ -22,6 +25,7 @@ use crate::membership::not_let_in;
 use crate::nat::relays::choose;
 use crate::sessions::Sessions;
 use crate::swarm::streams::StreamKind;
+use book::{Book, Source};
 use dialer::{Dialer, Unreachable};
 
 /// When to search for peers of the run.
@@ -75,6 +79,7 @@ impl Schedule {
 #[derive(Debug)]
 pub(crate) struct Discovery {
     dialer: Dialer,
+    book: Book,
     schedule: Schedule,
     /// The key of the run in Kademlia.
     key: kad::RecordKey,
@@ -85,23 +90,20 @@ pub(crate) struct Discovery {
 }
 
 impl Discovery {
-    pub(crate) fn new(config: &NetworkConfig, me: PeerId, now: Instant) -> Self {
-        let key = me.public_key();
-        let seed = key
-            .iter()
-            .fold(config.incarnation, |seed, byte| seed.rotate_left(7) ^ u64::from(*byte));
-        let mut dialer = Dialer::new(&config.bootstrap, seed, now);
+    pub(crate) fn new(config: &NetworkConfig, now: Instant) -> Self {
+        let dialer = Dialer::new(&config.bootstrap, rand::random(), now);
+        let mut book = Book::new(rand::random());
         for mut address in config.remembered.iter().cloned() {
             if let Some(Protocol::P2p(id)) = address.pop()
                 && let Some(peer) = from_libp2p(id)
             {
-                dialer.remember(peer, &address, now);
+                book.remember(peer, &address, now);
             }
         }
         let key = kad::RecordKey::new(config.run.id().as_bytes());
         let schedule = Schedule::new(now);
         let (peers_target, closed) = (config.peers_target, config.secret.is_some());
-        Self { dialer, schedule, key, peers_target, closed }
+        Self { dialer, book, schedule, key, peers_target, closed }
     }
 
     /// Searches soon, because this peer can be reached at another address.
@@ -163,7 +165,8 @@ impl Discovery {
             && speaks(StreamKind::Control)
             && sessions.contains(peer)
         {
-            self.dialer.learn(peer, &addresses, Instant::now());
+            let at = sessions.address(peer).and_then(ip);
+            self.book.learn(peer, &addresses, Source::of(at), Instant::now());
             let named = addresses.into_iter().filter_map(|address| address.with_p2p(peer_id).ok());
             context.outbox.report(NetworkEvent::Found { peer, addresses: named.collect() });
         }
@@ -187,7 +190,7 @@ impl Discovery {
                 let mut providers: Vec<_> = providers.into_iter().filter_map(from_libp2p).collect();
                 providers.sort_unstable();
                 for peer in providers {
-                    self.dialer.learn(peer, &[], now);
+                    self.book.learn(peer, &[], Source::Directory, now);
                 }
                 // The query remembers their addresses only while it runs.
                 return true;
@@ -211,23 +214,31 @@ impl Discovery {
         let now = Instant::now();
         for (peer, address) in found {
             if let Some(peer) = from_libp2p(peer) {
-                self.dialer.learn(peer, &[address], now);
+                self.book.learn(peer, &[address], Source::Near, now);
             }
         }
         true
     }
 
     /// Dials every bootstrap address that is due. Dials known peers, too, while there are fewer than
-    /// wanted; `active` is the number of peers now.
+    /// wanted; `active` is the number of peers now. Where there are as many, one at a time while this peer has
+    /// dialled too few of them itself: else who comes in numbers would be all that it knows.
     pub(crate) fn dial_due(&mut self, now: Instant, active: usize, context: &mut Context) {
         for (index, address) in self.dialer.due_bootstrap(now) {
             self.dial_bootstrap(index, address, context);
         }
+        let mut due = self.book.due(now);
         if active >= self.peers_target {
-            return;
+            let lacks = context.shared.slots().lacks_dialled();
+            let swarm = &context.swarm;
+            let connected = |peer| to_libp2p(peer).is_none_or(|peer| swarm.is_connected(&peer));
+            due.retain(|(peer, _)| lacks && !connected(*peer));
+            let strangers: Vec<PeerId> = due.iter().map(|(peer, _)| *peer).collect();
+            let picked = self.book.pick(&strangers);
+            due.retain(|(peer, _)| Some(*peer) == picked);
         }
-        for (peer, addresses) in self.dialer.due_known(now) {
-            self.dialer.postpone(peer, now);
+        for (peer, addresses) in due {
+            self.book.postpone(&peer, now);
             self.dial_known(peer, addresses, context);
         }
     }
@@ -281,7 +292,7 @@ impl Discovery {
             Err(DialError::DialPeerConditionFalse(_)) => {}
             Err(error) => {
                 tracing::debug!(%peer, %error, "cannot dial");
-                self.dialer.down(peer, Instant::now());
+                self.book.failed(&peer, Instant::now());
             }
         }
     }
@@ -319,6 +330,7 @@ impl Discovery {
         };
         if let Some(peer) = from_libp2p(id) {
             tracing::debug!(%peer, %error, "dial failed");
+            self.book.failed(&peer, Instant::now());
             self.dialer.down(peer, Instant::now());
         }
     }
@@ -338,14 +350,16 @@ impl Discovery {
         report_lost(failed, cause, context);
     }
 
-    /// Notes that the handshake with `peer` is done.
-    pub(crate) fn on_up(&mut self, peer: PeerId) {
+    /// Notes that the handshake with `peer`, which is at `ip`, is done.
+    pub(crate) fn on_up(&mut self, peer: PeerId, ip: Option<IpAddr>) {
+        self.book.met(peer, ip, Instant::now());
         self.dialer.up(peer);
     }
 
     /// Notes that the last connection to `peer` has closed. Returns whether bootstrap addresses led to
     /// it.
     pub(crate) fn on_down(&mut self, peer: PeerId, cause: &str, context: &mut Context) -> bool {
+        self.book.failed(&peer, Instant::now());
         let failed = self.dialer.down(peer, Instant::now());
         let any = !failed.is_empty();
         for failed in failed {
@@ -356,22 +370,24 @@ impl Discovery {
 
     /// Forgets `peer`, which left for good.
     pub(crate) fn on_left(&mut self, peer: PeerId) {
-        self.dialer.left(peer);
+        self.book.forget(&peer);
     }
 
     /// Stops dialling `peer`, which is of another run.
     pub(crate) fn on_refused(&mut self, peer: PeerId) {
+        self.book.forget(&peer);
         self.dialer.refused(peer);
     }
 
     /// Dials `peer` again after `until`, also at its bootstrap addresses.
     pub(crate) fn dial_later(&mut self, peer: PeerId, until: Instant) {
+        self.book.hold(peer, until);
         self.dialer.later(peer, until);
     }
 
     /// Keeps `peer` from being dialled before `until`, unless a bootstrap address names it.
     pub(crate) fn hold(&mut self, peer: PeerId, until: Instant) {
-        self.dialer.hold(peer, until);
+        self.book.hold(peer, until);
     }
 }
 

@@ -125,7 +125,7 @@ impl Network {
         }
         let external = swarm.external_addresses();
         let traversal = Traversal::new(*swarm.local_peer_id(), &config.nat, external);
-        let discovery = Discovery::new(&config, me, Instant::now());
+        let discovery = Discovery::new(&config, Instant::now());
         let sessions = Sessions::new(channels, bulk.bulk, direct.direct);
         let greeting = Greeting::new(config.run, config.settings, hello, config.digest);
         let shown = Arc::clone(&shared);

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use dnode_direct::is_near;
 use dnode_protocol::PeerId;
 use tokio::time::{Duration, Instant};
 
-use crate::swarm::subnets::{Subnet, subnet};
+use crate::swarm::subnets::{Subnet, network};
 
 /// How long a peer keeps its place whatever it does: enough to take over a small model and to mix once.
 /// Longer transfers keep the place as well ([`Slots::served`]).
@@ -17,6 +16,12 @@ pub(crate) const CHANCE: Duration = Duration::from_secs(5);
 /// work and others want one. Bitcoin, too, puts out the youngest of the largest group of networks
 /// (src/node/eviction.cpp).
 const CROWD_DIVISOR: usize = 4;
+
+/// The part of the places that peers which came by themselves do not get: who comes in numbers cannot take
+/// those for which this peer looks itself.
+const DIALLED_DIVISOR: usize = 8;
+/// With fewer places there are none of these.
+const DIALLED_FROM: usize = 16;
 
 /// Exchanges of others for each place that a peer without work may miss: with partners drawn at random,
 /// one of three honest peers misses so many.
@@ -80,11 +85,27 @@ impl Slots {
 
     /// Whether there is a place for `guest`, and who has to go for that.
     pub(crate) fn judge(&self, guest: &Guest, now: Instant) -> Verdict {
-        if self.places.len() < self.most {
+        let came = self.places.values().filter(|place| !place.dialled).count();
+        let may_come = guest.dialled || came < self.most - self.for_dialled();
+        if self.places.len() < self.most && may_come {
             return Verdict::Free;
         }
         let out = self.crowding(guest).or_else(|| self.uninvited(guest));
         out.or_else(|| self.idle(now)).map_or(Verdict::Full, Verdict::InsteadOf)
+    }
+
+    /// Places for peers that this one has dialled.
+    const fn for_dialled(&self) -> usize {
+        if self.most < DIALLED_FROM { 0 } else { self.most / DIALLED_DIVISOR }
+    }
+
+    /// Whether fewer peers that this one has dialled have a place than there are for these, and one more would get
+    /// one.
+    pub(crate) fn lacks_dialled(&self) -> bool {
+        let dialled = self.places.values().filter(|place| place.dialled).count();
+        let replaceable = |(_, place): (&PeerId, &Place)| !place.dialled;
+        dialled < self.for_dialled()
+            && (self.places.len() < self.most || self.idlers().any(replaceable))
     }
 
     /// Gives `guest` a place, for which [`Slots::judge`] has found room.
@@ -175,11 +196,6 @@ impl Slots {
         };
         worst.max_by_key(key).map(|(peer, _)| *peer)
     }
-}
-
-/// The network of a peer. None inside a machine or a private network: there it says nothing of owners.
-fn network(ip: Option<IpAddr>) -> Option<Subnet> {
-    ip.filter(|ip| !is_near(*ip)).map(subnet)
 }
 
 #[cfg(test)]

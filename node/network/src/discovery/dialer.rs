@@ -1,5 +1,4 @@
-//! Decides which address to dial when. Bootstrap addresses and peers of earlier starts are dialled for
-//! ever, discovered peers a few times.
+//! The bootstrap addresses, which are dialled for ever, and the dials that are under way.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,13 +7,11 @@ use dnode_protocol::PeerId;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::ConnectionId;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use crate::address::named;
-use crate::limits::{
-    ADDRESSES_PER_PEER_MAX, DIALS_PER_PEER_MAX, KNOWN_PEERS_MAX, POSTPONED, QUIC_FIRST,
-    REDIAL_ATTEMPTS_MAX, REDIAL_MAX, REDIAL_MIN,
-};
+use crate::limits::{DIALS_PER_PEER_MAX, QUIC_FIRST, REDIAL_MAX, REDIAL_MIN};
 
 /// How often an address that leads to our own key is dialled again.
 const OWN_DIALS_MAX: u32 = 4;
@@ -38,18 +35,6 @@ struct Bootstrap {
     progress: Progress,
 }
 
-#[derive(Debug)]
-struct Known {
-    addresses: Vec<Multiaddr>,
-    failures: u32,
-    next: Instant,
-    /// The peer is not dialled before this time.
-    held: Instant,
-    /// Whether the peer is known from an earlier start. Such a peer is never forgotten for not
-    /// answering.
-    remembered: bool,
-}
-
 /// A bootstrap address that failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unreachable {
@@ -68,10 +53,9 @@ fn is_second(address: &Multiaddr, all: &[Multiaddr]) -> bool {
 #[derive(Debug)]
 pub(crate) struct Dialer {
     bootstrap: Vec<Bootstrap>,
-    known: BTreeMap<PeerId, Known>,
     /// Dials of known peers that are under way.
     dials: BTreeMap<ConnectionId, PeerId>,
-    jitter: u64,
+    rng: StdRng,
 }
 
 impl Dialer {
@@ -89,9 +73,8 @@ impl Dialer {
         };
         Self {
             bootstrap: bootstrap.iter().map(wait).collect(),
-            known: BTreeMap::new(),
             dials: BTreeMap::new(),
-            jitter: seed,
+            rng: StdRng::seed_from_u64(seed),
         }
     }
 
@@ -129,7 +112,7 @@ impl Dialer {
     /// Notes that a dial of bootstrap address `index` failed; it is dialled again later.
     pub(crate) fn failed(&mut self, index: usize, now: Instant) -> Unreachable {
         let failures = self.bootstrap[index].failures.saturating_add(1);
-        let retry_in = self.back_off(failures);
+        let retry_in = back_off(failures, &mut self.rng);
         let entry = &mut self.bootstrap[index];
         entry.failures = failures;
         entry.progress = Progress::Waiting(now + retry_in);
@@ -144,9 +127,6 @@ impl Dialer {
 
     /// Notes that the handshake with `peer` is done.
     pub(crate) fn up(&mut self, peer: PeerId) {
-        if let Some(known) = self.known.get_mut(&peer) {
-            known.failures = 0;
-        }
         for entry in &mut self.bootstrap {
             if entry.progress == Progress::Connected(peer) {
                 entry.failures = 0;
@@ -154,20 +134,9 @@ impl Dialer {
         }
     }
 
-    /// Notes that the last connection to `peer` closed or could not be made: its bootstrap addresses and
-    /// its discovered ones wait. Returns the bootstrap addresses that led to it.
+    /// Notes that the last connection to `peer` closed or could not be made: its bootstrap addresses wait.
+    /// Returns those that led to it.
     pub(crate) fn down(&mut self, peer: PeerId, now: Instant) -> Vec<Unreachable> {
-        if let Some(failures) = self.known.get(&peer).map(|known| known.failures + 1) {
-            let wait = self.back_off(failures);
-            if failures >= REDIAL_ATTEMPTS_MAX
-                && self.known.get(&peer).is_some_and(|k| !k.remembered)
-            {
-                self.known.remove(&peer);
-            } else if let Some(known) = self.known.get_mut(&peer) {
-                known.failures = failures;
-                known.next = now + wait;
-            }
-        }
         let led = |entry: &Bootstrap| entry.progress == Progress::Connected(peer);
         let indices: Vec<_> =
             (0..self.bootstrap.len()).filter(|&index| led(&self.bootstrap[index])).collect();
@@ -175,14 +144,8 @@ impl Dialer {
         failed.collect()
     }
 
-    /// Forgets what was discovered of `peer`, which left for good.
-    pub(crate) fn left(&mut self, peer: PeerId) {
-        self.known.remove(&peer);
-    }
-
-    /// Dials `peer` again after `until`, also at its bootstrap addresses.
+    /// Dials the bootstrap addresses of `peer` again after `until`.
     pub(crate) fn later(&mut self, peer: PeerId, until: Instant) {
-        self.hold(peer, until);
         for entry in &mut self.bootstrap {
             if entry.progress == Progress::Connected(peer) {
                 entry.progress = Progress::Waiting(until);
@@ -190,62 +153,12 @@ impl Dialer {
         }
     }
 
-    /// Does not dial `peer` again unless it is discovered anew.
+    /// Does not dial the bootstrap addresses of `peer` again.
     pub(crate) fn refused(&mut self, peer: PeerId) {
-        self.known.remove(&peer);
         for entry in &mut self.bootstrap {
             if entry.progress == Progress::Connected(peer) {
                 entry.progress = Progress::Abandoned;
             }
-        }
-    }
-
-    /// Remembers addresses of `peer`.
-    pub(crate) fn learn(&mut self, peer: PeerId, addresses: &[Multiaddr], now: Instant) {
-        if !self.known.contains_key(&peer) && self.known.len() >= KNOWN_PEERS_MAX {
-            return;
-        }
-        let known = self.known.entry(peer).or_insert_with(|| Known {
-            addresses: Vec::new(),
-            failures: 0,
-            next: now,
-            held: now,
-            remembered: false,
-        });
-        for address in addresses {
-            if known.addresses.len() < ADDRESSES_PER_PEER_MAX && !known.addresses.contains(address)
-            {
-                known.addresses.push(address.clone());
-            }
-        }
-    }
-
-    /// Remembers an address of `peer` from an earlier start.
-    pub(crate) fn remember(&mut self, peer: PeerId, address: &Multiaddr, now: Instant) {
-        self.learn(peer, std::slice::from_ref(address), now);
-        if let Some(known) = self.known.get_mut(&peer) {
-            known.remembered = true;
-        }
-    }
-
-    /// Known peers to dial now, with their addresses.
-    pub(crate) fn due_known(&self, now: Instant) -> Vec<(PeerId, Vec<Multiaddr>)> {
-        let due = self.known.iter().filter(|(_, known)| known.next.max(known.held) <= now);
-        due.map(|(peer, known)| (*peer, known.addresses.clone())).collect()
-    }
-
-    /// Notes that the dial of a known peer began or is not needed: it is looked at again later.
-    pub(crate) fn postpone(&mut self, peer: PeerId, now: Instant) {
-        if let Some(known) = self.known.get_mut(&peer) {
-            known.next = now + POSTPONED;
-        }
-    }
-
-    /// Keeps `peer` from being dialled before `until`, unless a bootstrap address names it.
-    pub(crate) fn hold(&mut self, peer: PeerId, until: Instant) {
-        self.learn(peer, &[], until);
-        if let Some(known) = self.known.get_mut(&peer) {
-            (known.held, known.failures) = (until, 0);
         }
     }
 
@@ -263,18 +176,12 @@ impl Dialer {
     pub(crate) fn ended(&mut self, connection: ConnectionId) {
         self.dials.remove(&connection);
     }
+}
 
-    /// Time to wait: `REDIAL_MIN · 2^(failures − 1)`, at most `REDIAL_MAX`, times 0.75 to 1.25.
-    fn back_off(&mut self, failures: u32) -> Duration {
-        // SplitMix64 (Steele, Lea, Flood 2014): spreads dials in time, guards nothing.
-        self.jitter = self.jitter.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.jitter;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        let quarter = u32::try_from((z ^ (z >> 31)) % 512).unwrap_or(0);
-        let wait = REDIAL_MIN * 2_u32.saturating_pow(failures.saturating_sub(1)).min(1 << 10);
-        wait.min(REDIAL_MAX) * (768 + quarter) / 1024
-    }
+/// Time to wait: `REDIAL_MIN · 2^(failures − 1)`, at most `REDIAL_MAX`, times 0.75 to 1.25.
+pub(super) fn back_off(failures: u32, rng: &mut StdRng) -> Duration {
+    let wait = REDIAL_MIN * 2_u32.saturating_pow(failures.saturating_sub(1)).min(1 << 10);
+    wait.min(REDIAL_MAX).mul_f64(rng.random_range(0.75..1.25))
 }
 
 #[cfg(test)]
@@ -334,47 +241,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_discovered_peer_is_forgotten_after_a_few_failures() {
-        let mut now = Instant::now();
-        let mut dialer = Dialer::new(&[], 7, now);
-        dialer.learn(peer(1), &[address(1), address(1), address(2)], now);
-        for _ in 0..REDIAL_ATTEMPTS_MAX {
-            assert_eq!(dialer.due_known(now), [(peer(1), vec![address(1), address(2)])]);
-            dialer.down(peer(1), now);
-            now += REDIAL_MAX * 2;
-        }
-        assert!(dialer.due_known(now).is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_peer_of_an_earlier_start_is_dialled_for_ever_until_it_leaves() {
-        let mut now = Instant::now();
-        let mut dialer = Dialer::new(&[], 7, now);
-        dialer.remember(peer(1), &address(1), now);
-        for _ in 0..100 {
-            assert_eq!(dialer.due_known(now), [(peer(1), vec![address(1)])]);
-            dialer.down(peer(1), now);
-            now += REDIAL_MAX * 2;
-        }
-        dialer.left(peer(1));
-        assert!(dialer.due_known(now).is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_peer_that_is_held_is_dialled_when_the_time_has_come() {
-        let now = Instant::now();
-        let mut dialer = Dialer::new(&[], 7, now);
-        dialer.learn(peer(1), &[address(1)], now);
-        for number in 1..=2 {
-            dialer.hold(peer(number), now + REDIAL_MAX * 9);
-            dialer.learn(peer(number), &[address(1)], now);
-            dialer.down(peer(number), now);
-        }
-        assert!(dialer.due_known(now + REDIAL_MAX * 8).is_empty());
-        assert_eq!(dialer.due_known(now + REDIAL_MAX * 9).len(), 2);
-    }
-
-    #[tokio::test]
     async fn a_peer_is_dialled_twice_at_the_same_time_at_most() {
         let mut dialer = Dialer::new(&[], 7, Instant::now());
         for number in 0..DIALS_PER_PEER_MAX {
@@ -387,22 +253,5 @@ mod tests {
         assert!(!dialer.may_dial(peer(1)));
         dialer.ended(ConnectionId::new_unchecked(0));
         assert!(dialer.may_dial(peer(1)));
-    }
-
-    #[tokio::test]
-    async fn memory_of_peers_and_addresses_is_bounded() {
-        let now = Instant::now();
-        let mut dialer = Dialer::new(&[], 7, now);
-        let addresses: Vec<_> = (1..100).map(address).collect();
-        for number in 0..=u8::MAX {
-            dialer.learn(peer(number), &addresses, now);
-        }
-        dialer.learn(PeerId::from_public_key([7; 32].map(|b: u8| b ^ 1)), &[], now);
-        let mut key = [0; 32];
-        key[0] = 1;
-        dialer.learn(PeerId::from_public_key(key), &addresses, now);
-        let due = dialer.due_known(now);
-        assert_eq!(due.len(), KNOWN_PEERS_MAX);
-        assert!(due.iter().all(|(_, a)| a.len() == ADDRESSES_PER_PEER_MAX));
     }
 }

@@ -9,7 +9,7 @@ use libp2p::swarm::ConnectionId;
 use tokio::time::{Duration, Instant};
 
 use super::Service;
-use crate::address::to_libp2p;
+use crate::address::{ip, to_libp2p};
 use crate::copies::{COPY, IDENTITY, difference, words};
 use crate::event::{DownReason, NetworkEvent};
 use crate::io::report::{Origin, Outgoing, ReaderEnd, SessionEvent, Via};
@@ -173,7 +173,8 @@ impl Service {
             Completion::Waits => {}
             Completion::InsteadOf(_) | Completion::Full => self.context.block(peer, FULL_BACK_OFF),
             Completion::Up(incarnation) => {
-                self.discovery.on_up(peer);
+                let at = self.sessions.address(peer).and_then(ip);
+                self.discovery.on_up(peer, at);
                 self.tell_revocations(peer);
                 // Another process with its key may have been refused before.
                 if let Some(older) = self.copies.refused(peer, incarnation) {

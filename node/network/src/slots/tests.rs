@@ -94,6 +94,29 @@ fn whom_this_peer_dials_takes_a_place_of_one_that_came_and_did_nothing() {
 }
 
 #[test]
+fn who_comes_by_itself_leaves_places_for_those_that_are_dialled() {
+    let began = Instant::now();
+    let mut slots = Slots::new(DIALLED_FROM);
+    let for_dialled = DIALLED_FROM / DIALLED_DIVISOR;
+    let mut number = 0;
+    while slots.judge(&guest(number), began) == Verdict::Free {
+        slots.insert(&guest(number), began);
+        works(&mut slots, [number], 1);
+        number += 1;
+    }
+    assert_eq!(usize::from(number), DIALLED_FROM - for_dialled);
+    assert_eq!(slots.judge(&guest(number), began), Verdict::Full);
+    for number in number..DIALLED_FROM as u8 {
+        assert!(slots.lacks_dialled());
+        let dialled = Guest { dialled: true, ..guest(number) };
+        assert_eq!(slots.judge(&dialled, began), Verdict::Free);
+        slots.insert(&dialled, began);
+    }
+    assert!(!slots.lacks_dialled());
+    assert!(!Slots::new(DIALLED_FROM - 1).lacks_dialled(), "a small swarm has none of these");
+}
+
+#[test]
 fn a_crowd_of_one_subnet_or_invitation_gives_way_to_others_at_once() {
     let began = Instant::now();
     let crowd = |number: u8| from(number, &format!("198.51.100.{number}"));

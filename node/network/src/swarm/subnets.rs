@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::task::{Context, Poll};
 
+use dnode_direct::is_near;
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::swarm::{
@@ -33,7 +34,7 @@ pub(crate) struct Behaviour {
 }
 
 /// The network of an address.
-pub(crate) fn subnet(ip: IpAddr) -> Subnet {
+fn subnet(ip: IpAddr) -> Subnet {
     let mut bytes = [0; 6];
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
@@ -45,6 +46,12 @@ pub(crate) fn subnet(ip: IpAddr) -> Subnet {
             (false, bytes)
         }
     }
+}
+
+/// The network of an owner who is not near. None inside a machine or a private network: there it says nothing of
+/// owners.
+pub(crate) fn network(ip: Option<IpAddr>) -> Option<Subnet> {
+    ip.filter(|ip| !is_near(*ip)).map(subnet)
 }
 
 impl NetworkBehaviour for Behaviour {

@@ -6,9 +6,18 @@ use dnode_network::streams::StreamKind;
 use dnode_network::{DownReason, NetworkEvent, SendError};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message};
+use libp2p::Multiaddr;
+use libp2p::identity::Keypair;
 
 use crate::common::{Node, address, config, pair, run_spec, start};
 use crate::raw::{Raw, hello, listen};
+
+/// An address on this machine where nobody listens yet.
+fn free_place() -> Multiaddr {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    address(&format!("/ip4/127.0.0.1/tcp/{port}"))
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_peers_that_dial_each_other_at_once_are_up_once() {
@@ -133,11 +142,7 @@ async fn start_when_free(config: dnode_network::NetworkConfig) -> Node {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreachable_bootstrap_is_reported_and_reached_when_it_appears() {
-    let port = {
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        socket.local_addr().unwrap().port()
-    };
-    let place = address(&format!("/ip4/127.0.0.1/tcp/{port}"));
+    let place = free_place();
     let mut second = config(2);
     second.bootstrap = vec![place.clone()];
     let mut b = start(second).await;
@@ -155,6 +160,22 @@ async fn an_unreachable_bootstrap_is_reported_and_reached_when_it_appears() {
     first.listen = vec![place];
     let a = start(first).await;
     b.wait_up(a.id()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_enough_peers_that_came_still_dials_one_of_an_earlier_start() {
+    let place = free_place();
+    let mut later = config(3);
+    later.listen = vec![place.clone()];
+    let key = Keypair::ed25519_from_bytes(later.secret_key).unwrap();
+    let name = key.public().to_peer_id();
+    let mut first = config(1);
+    (first.peers_max, first.peers_target) = (16, 1);
+    first.remembered = vec![place.with_p2p(name).unwrap()];
+    // The one that comes is all that the first one wants, and the other one is not there yet.
+    let (mut a, _b) = pair(first, config(2)).await;
+    let c = start(later).await;
+    a.wait_up(c.id()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
