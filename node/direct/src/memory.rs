@@ -237,6 +237,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn made_lengths_are_read_or_end_the_path() {
+        let lengths: Vec<u8> = [1_u32, 3, 9].iter().flat_map(|it| it.to_le_bytes()).collect();
+        let mut inputs = Vec::new();
+        dnode_mutate::check_made_inputs(&[lengths], 300, |bytes| inputs.push(bytes.to_vec()));
+        for input in inputs {
+            let (sender, mut receiver) = pair().await;
+            let told = sender.stream.try_write(&input).unwrap_or(0);
+            drop(sender);
+            let mut bytes = 0;
+            while let Ok(part @ [_, ..]) = read(&mut receiver, SLOT_BYTES).await.as_deref() {
+                bytes += part.len();
+            }
+            assert!(bytes <= told / LENGTH_BYTES * SLOT_BYTES, "{input:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_sender_that_ends_within_a_length_is_not_one_that_has_finished() {
         let (mut sender, mut receiver) = pair().await;
         sender.stream.write_all(&[3, 0]).await.unwrap();

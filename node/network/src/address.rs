@@ -30,7 +30,8 @@ pub(crate) fn ip(address: &Multiaddr) -> Option<IpAddr> {
 }
 
 /// Whether `address` reaches a socket of this machine only.
-pub(crate) fn is_loopback(address: &Multiaddr) -> bool {
+#[must_use]
+pub fn is_loopback(address: &Multiaddr) -> bool {
     match address.iter().next() {
         Some(Protocol::Ip4(ip)) => ip.is_loopback(),
         Some(Protocol::Ip6(ip)) => ip.is_loopback(),

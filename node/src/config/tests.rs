@@ -38,6 +38,25 @@ fn spec(config: &Config, layout: &ParameterLayout) -> RunSpec {
 }
 
 #[test]
+fn made_configurations_are_read_or_refused_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.toml");
+    let other = ["gossip.rule=delta-set", "data.kind=text", "model.kind=gpt", "data.path=a.txt"];
+    let texts = [set(&[]), set(&other)].map(|config| file_text(&config.unwrap()));
+    dnode_mutate::check_made_inputs(&texts, 500, |bytes| {
+        std::fs::write(&path, bytes).unwrap();
+        let mut settings = Settings::new();
+        let mut faults = settings.file_faults(&path);
+        faults.extend(settings.conflicts());
+        let text = String::from_utf8_lossy(bytes);
+        faults.extend(text.lines().filter_map(|line| settings.set(line).err()));
+        for fault in faults {
+            assert!(!fault.to_string().contains('\n'), "{fault}");
+        }
+    });
+}
+
+#[test]
 fn every_default_is_legal_and_dependencies_come_first() {
     for (index, key) in KEYS.iter().enumerate() {
         let before = |name: &str| KEYS[..index].iter().find(|other| other.name == name);

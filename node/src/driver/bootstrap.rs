@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use dnode_network::{Multiaddr, is_loopback};
+
 /// Time within which a living bootstrap peer answers, even from the other side of the world. An address
 /// that is not reached is given up only after the handshake's ten seconds.
 pub(super) const ANSWER_USUAL: Duration = Duration::from_millis(2500);
 
-/// Whether an address is of this machine alone.
-pub(crate) fn is_here(address: &str) -> bool {
-    address.starts_with("/ip4/127.") || address.starts_with("/ip6/::1/")
+fn is_here(address: &str) -> bool {
+    address.parse::<Multiaddr>().is_ok_and(|address| is_loopback(&address))
 }
 
 /// The bootstrap addresses that may still lead to a peer of the run.
@@ -144,9 +145,12 @@ mod tests {
         assert!(!bootstrap.refused("B") && bootstrap.refused("A"));
     }
 
+    const NAMED: &str =
+        "/ip6/::1/udp/1/quic-v1/p2p/12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5";
+
     #[test]
     fn who_is_in_this_machine_answers_soon_or_never() {
-        let here = ["/ip4/127.0.0.1/udp/1/quic-v1", "/ip6/::1/udp/1/quic-v1/p2p/A"];
+        let here = ["/ip4/127.0.0.1/udp/1/quic-v1", NAMED];
         let bootstrap = Bootstrap::new(here.map(str::to_owned));
         assert!(bootstrap.may_answer(Duration::from_secs(2)));
         assert!(!bootstrap.may_answer(ANSWER_USUAL) && two().may_answer(ANSWER_USUAL));

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use dnode_collective::Choice;
-use dnode_network::Multiaddr;
+use dnode_network::{Multiaddr, is_loopback};
 
-use super::bootstrap::{ANSWER_USUAL, is_here};
+use super::bootstrap::ANSWER_USUAL;
 
 /// How long a peer waits for those that it knows from earlier starts.
 const REUNION_MAX: Duration = Duration::from_secs(5);
@@ -13,10 +13,9 @@ const REUNION_MAX: Duration = Duration::from_secs(5);
 /// How long to wait for peers at these addresses of earlier starts: those of this machine answer soon or
 /// never.
 pub(crate) fn reunion(addresses: &[Multiaddr]) -> Duration {
-    let here = |address: &Multiaddr| is_here(&address.to_string());
     match addresses {
         [] => Duration::ZERO,
-        _ if addresses.iter().all(here) => ANSWER_USUAL,
+        _ if addresses.iter().all(is_loopback) => ANSWER_USUAL,
         _ => REUNION_MAX,
     }
 }

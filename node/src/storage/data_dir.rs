@@ -370,6 +370,19 @@ mod tests {
     }
 
     #[test]
+    fn made_bindings_are_runs_or_refused_in_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = DataDir::open(folder.path()).unwrap();
+        let path = folder.path().join(RUN_FILE);
+        dnode_mutate::check_made_inputs(&[binding_text(&spec("1"))], 2000, |bytes| {
+            fs::write(&path, bytes).unwrap();
+            if let Err(error) = dir.bound() {
+                assert!(!error.to_string().contains('\n'), "{error}");
+            }
+        });
+    }
+
+    #[test]
     fn every_start_has_a_larger_incarnation() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");

@@ -286,6 +286,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn made_files_are_whole_fragments_or_passed_over() {
+        let root = tempfile::tempdir().unwrap();
+        let fragments = Fragments::new(8, 2).unwrap();
+        let (store, _) = KeptSnapshots::open(root.path(), fragments);
+        let first = FragmentId(0);
+        let snapshot = encode(Codec::F32, &[1.5; 4]);
+        let entries = vec![(PeerId::from_public_key([3; 32]), Clock(9))];
+        let contents = SnapshotContents {
+            clock: Clock(40),
+            hash: ContentHash::of(&snapshot.bytes),
+            information: Information { entries },
+            versions: Versions::default(),
+        };
+        store.keep(first, &contents, &snapshot).unwrap();
+        let sound = fs::read(store.path(first)).unwrap();
+        dnode_mutate::check_made_inputs(&[sound], 2000, |bytes| {
+            fs::write(store.path(first), bytes).unwrap();
+            let (store, kept) = KeptSnapshots::open(root.path(), fragments);
+            assert!(kept.iter().all(|(fragment, _)| *fragment == first));
+            assert_eq!(store.load(first).is_ok(), !kept.is_empty());
+        });
+    }
+
+    #[test]
     fn what_is_kept_is_found_by_the_next_life_and_damage_is_noticed() {
         let root = tempfile::tempdir().unwrap();
         let fragments = Fragments::new(1000, 4).unwrap();

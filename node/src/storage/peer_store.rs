@@ -232,6 +232,23 @@ pub(crate) fn read_peers_file(path: &Path) -> Result<Vec<String>, PeersFileError
 mod tests {
     use super::*;
 
+    #[test]
+    fn made_peers_files_are_addresses_or_refused_in_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("peers.txt");
+        let text = format!(
+            "# ours\n/ip4/192.0.2.1/udp/4001/quic-v1\n\n  /dns4/a.example.org/tcp/1/p2p/{}\n",
+            peer(1).0
+        );
+        dnode_mutate::check_made_inputs(&[text], 2000, |bytes| {
+            std::fs::write(&path, bytes).unwrap();
+            match read_peers_file(&path) {
+                Ok(lines) => assert!(lines.iter().all(|it| it.parse::<Multiaddr>().is_ok())),
+                Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
+            }
+        });
+    }
+
     fn peer(number: u8) -> (PeerId, Vec<Multiaddr>) {
         let peer = dnode_network::peer_id(&[number; 32]);
         let address = format!("/ip4/192.0.2.{number}/udp/4001/quic-v1/p2p/{peer}");

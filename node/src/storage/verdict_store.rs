@@ -140,6 +140,17 @@ mod tests {
         Verdict { peer, trust, evidence, times, outliers, left_out, rounds, passes, joined, life }
     }
 
+    #[test]
+    fn made_files_are_of_this_run_and_written_so_or_refused() {
+        let texts = [verdicts(), Verdicts::default()].map(|it| encode(&it, run("1"), 1_000));
+        dnode_mutate::check_made_inputs(&texts, 4000, |bytes| {
+            let Ok(text) = str::from_utf8(bytes) else { return };
+            if let Ok((verdicts, written)) = decode(text, run("1")) {
+                assert_eq!(encode(&verdicts, run("1"), written), text);
+            }
+        });
+    }
+
     fn verdicts() -> Verdicts {
         let held = vec![verdict(1, Trust::LeftOut), verdict(2, Trust::WeighedDown)];
         Verdicts { round_time: Duration::from_millis(40), held }

@@ -198,6 +198,15 @@ mod tests {
     }
 
     #[test]
+    fn made_lines_are_questions_or_say_why_in_one_line() {
+        let line = r#"{"context": "2 + 2 =", "choices": ["4", "5"], "answer": 1, "other": null}"#;
+        dnode_mutate::check_made_inputs(&[line], 4000, |bytes| match question(bytes) {
+            Ok(question) => assert!(question.answer < question.choices.len()),
+            Err(why) => assert!(!why.contains('\n'), "{why}"),
+        });
+    }
+
+    #[test]
     fn a_line_that_is_no_question_says_why() {
         for (line, want) in [
             ("{", "it is no JSON: EOF"),

@@ -149,6 +149,15 @@ mod tests {
     }
 
     #[test]
+    fn made_accounts_are_read_as_written_or_refused() {
+        let sound = written(account(r#"{"commits":3,"inverse_squares":0.75}"#).unwrap());
+        dnode_mutate::check_made_inputs(&[sound], 4000, |bytes| {
+            let Some(read) = str::from_utf8(bytes).ok().and_then(account) else { return };
+            assert!(account(&written(read)).is_some());
+        });
+    }
+
+    #[test]
     fn a_later_start_goes_on_counting_with_other_noise() {
         let folder = tempfile::tempdir().unwrap();
         let terms = NoiseTerms::open(folder.path(), NOISE).unwrap();

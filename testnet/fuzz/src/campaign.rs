@@ -5,7 +5,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use crate::mutate::Mutator;
+use dnode_mutate::Mutator;
 
 /// A target on made inputs.
 pub struct Campaign {

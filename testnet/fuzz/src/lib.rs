@@ -10,7 +10,6 @@ mod frames;
 mod gossip_core;
 mod invitation;
 mod membership;
-mod mutate;
 mod verdicts;
 
 pub use audit::{audit, sound_log};

@@ -149,6 +149,25 @@ mod tests {
     }
 
     #[test]
+    fn made_answers_are_read_as_they_were_written_or_refused() {
+        let protocol = StreamProtocol::new(ASK_PROTOCOL);
+        let hello = encode_control(&Message::Goodbye).unwrap();
+        let answer = [7_u64.to_le_bytes().as_slice(), &[3], b"abc", &hello].concat();
+        dnode_mutate::check_made_inputs(&[answer], 4000, |bytes| {
+            let mut again = futures::io::Cursor::new(Vec::new());
+            let both = async {
+                let told = Codec.read_response(&protocol, &mut &bytes[..]).await?;
+                Codec.write_response(&protocol, &mut again, told).await
+            };
+            if futures::executor::block_on(both).is_err() {
+                return;
+            }
+            let again = again.into_inner();
+            assert_eq!(again, bytes[..again.len()], "an answer has one encoding");
+        });
+    }
+
+    #[test]
     fn an_answer_counts_from_the_middle_of_its_way() {
         let took = Duration::from_micros(400);
         assert_eq!(Skew::new(1_200, 1_000, took).ahead_micros, 0);

@@ -114,13 +114,7 @@ impl Source {
     fn json<T: DeserializeOwned>(self, path: &str) -> Result<T, SourceError> {
         let address = self.address;
         let answer = self.get(path).map_err(|reason| SourceError::Silent { address, reason })?;
-        let strange = || SourceError::Strange(address);
-        let text = std::str::from_utf8(&answer).map_err(|_| strange())?;
-        let (head, body) = text.split_once("\r\n\r\n").ok_or_else(strange)?;
-        if !head.starts_with("HTTP/1.1 200") {
-            return Err(strange());
-        }
-        serde_json::from_str(body).map_err(|_| strange())
+        read(&answer).ok_or(SourceError::Strange(address))
     }
 
     fn get(self, path: &str) -> io::Result<Vec<u8>> {
@@ -136,9 +130,30 @@ impl Source {
     }
 }
 
+/// What an answer of a page says; `None` where it is none.
+fn read<T: DeserializeOwned>(answer: &[u8]) -> Option<T> {
+    let (head, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| serde_json::from_str(body).ok())?
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn made_answers_of_a_page_are_read_or_refused() {
+        let snapshot = serde_json::to_string(&Snapshot::default()).unwrap();
+        let history =
+            r#"{"peer_columns":["position","loss"],"peers":{"a":[[1.0,2.0],[2.0,null]]}}"#;
+        let answers = [&snapshot, history].map(|body| format!("HTTP/1.1 200 OK\r\n\r\n{body}"));
+        let sound = (read::<Snapshot>(answers[0].as_bytes()), read::<Told>(answers[1].as_bytes()));
+        assert!(sound.0.is_some());
+        assert_eq!(sound.1.unwrap().curves()["a"], [(1.0, 2.0)]);
+        dnode_mutate::check_made_inputs(&answers, 4000, |bytes| {
+            let _: Option<Snapshot> = read(bytes);
+            let _ = read(bytes).map(Told::curves);
+        });
+    }
 
     #[test]
     fn addresses_are_read_with_and_without_their_scheme() {

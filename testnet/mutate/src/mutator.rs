@@ -1,4 +1,4 @@
-//! Makes new inputs from known ones, the same for the same seed: fuzzing without a nightly compiler.
+//! One input after the other, the same ones for the same seed.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -33,6 +33,7 @@ const WORDS: [&str; 14] = [
 ];
 
 /// Makes inputs.
+#[derive(Debug)]
 pub struct Mutator {
     random: ChaCha8Rng,
     first: Vec<Vec<u8>>,
@@ -41,6 +42,7 @@ pub struct Mutator {
 
 impl Mutator {
     /// Begins with these inputs.
+    #[must_use]
     pub fn new(seed: u64, first: Vec<Vec<u8>>) -> Self {
         Self { random: ChaCha8Rng::seed_from_u64(seed), first, kept: Vec::new() }
     }
