@@ -90,7 +90,16 @@ fn every_way_to_average_learns_and_sends_what_its_code_takes() {
         let least = if outcome.variant.contains("moments") { 0.4 } else { 0.7 };
         assert!(outcome.last.worst_accuracy() > least, "{outcome:?}");
         assert!(outcome.steps.iter().all(|steps| *steps == case.steps), "{outcome:?}");
+        if let Some(end) = &outcome.settled {
+            // After the last exchanges all peers have the mean model, but for a thousandth of the loss; the
+            // coarse differences of gossip-outer take more rounds (0.17 % here).
+            let coarse = outcome.variant == "gossip-outer-int4";
+            let most = if coarse { 0.002 } else { 0.001 };
+            assert!(end.worst() - end.mean_model <= most * end.mean_model, "{outcome:?}");
+        }
     }
+    let settled = outcomes.iter().filter(|outcome| outcome.settled.is_some()).count();
+    assert_eq!(settled, outcomes.len() - 2, "all that gossip");
     let bytes = |name: &str| {
         let outcome = outcomes.iter().find(|outcome| outcome.variant == name).unwrap();
         outcome.tensor_bytes.iter().sum::<u64>()
