@@ -154,3 +154,26 @@ fn outer(gossip: &Gossip) -> Option<OuterStep> {
         Rule::Pairwise | Rule::None => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+
+    #[test]
+    fn a_budget_that_no_interval_meets_is_refused_with_the_least_that_one_does() {
+        let check = |budget: u64| {
+            let mut settings = Settings::new();
+            settings.set(&format!("gossip.budget={budget}")).unwrap();
+            let fragments = Fragments::new(100_000, 4).unwrap();
+            check_budget(&gossip_config(&settings.resolve().unwrap(), fragments))
+        };
+        let Err(JoinError::Budget { budget: 10, least, local_steps: 25 }) = check(10) else {
+            panic!("ten bytes are enough: {:?}", check(10));
+        };
+        assert!(least > 1_000, "a round of 25 steps sends a hundred thousand numbers: {least}");
+        assert!(check(least).is_ok() && check(least - 1).is_err());
+        let text = check(10).unwrap_err().to_string();
+        assert!(text.contains(&format!("sends {least}; raise gossip.budget to that")), "{text}");
+    }
+}
