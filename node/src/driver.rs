@@ -305,6 +305,7 @@ impl Driver {
             }
             NetworkEvent::Channel { peer, channel } => self.groups.on_channel(peer, channel),
             NetworkEvent::PathLost { peer } => host.feed(Input::Alarm { peer }),
+            NetworkEvent::Uses { known } => self.removals.keep_uses(&known, Instant::now()),
             NetworkEvent::Revocations { new, known } => {
                 self.removals.keep(known, Instant::now());
                 for statement in &new {

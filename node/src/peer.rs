@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent, unix_time};
 use dnode_protocol::RunSpec;
-use dnode_protocol::invitation::{Pass, Revocation, Role};
+use dnode_protocol::invitation::Role;
 use dnode_protocol::membership::{RunSecret, Ticket};
 use dnode_trainer::checkpoint::CheckpointError;
 use dnode_trainer::{TrainError, Trainer};
@@ -50,7 +50,7 @@ use crate::tools::check::FirstStep;
 use crate::training::{Ending, NotSaved, Plan, TrainingThread};
 use first_step::first_step;
 use halves::{agreed, checked};
-use membership::{MembershipError, with_ticket};
+use membership::{Member, MembershipError, with_ticket};
 use network::network_config;
 pub use network::with_peers_file;
 pub use outcome::{LastEvaluation, Outcome};
@@ -318,7 +318,7 @@ pub async fn join(
     let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
     let (fragments, gossip) = checked(&config, trainer.as_mut())?;
     let (dir, identity, secret, member) = enter(&config, &run, given)?;
-    let observes = observes(&config, member.as_ref().map(|(pass, _)| pass))?;
+    let observes = observes(&config, member.as_ref().map(Member::pass))?;
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let wanted = tells_first_step.then(|| FirstStep::new(&config, stream(&identity.peer())));
     let (digest, first_step) = first_step(&config, wanted, (trainer.as_mut(), resume));
@@ -368,11 +368,9 @@ pub async fn join(
     let untrained = position.step == 0;
     let terms = Terms { reunion, untrained, observes: watches, ..terms(&config, dir.life()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
-    let (pass, revocations) = member.unzip();
-    let revocations = revocations.unwrap_or_default();
     let removals = Removals::new(dir.path().to_owned());
     let (network, events) =
-        Network::start(NetworkConfig { remembered, secret, pass, revocations, ..network })?;
+        Network::start(Member::with(member, NetworkConfig { remembered, secret, ..network }))?;
     let core = core((&identity, dir.life()), gossip, (fragments, position.clock));
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
     let core = match observes {
@@ -405,7 +403,7 @@ pub async fn join(
 }
 
 /// What [`enter`] finds: data directory, identity, secret, and how this peer came into a run with owners.
-type Entered = (DataDir, Identity, Option<RunSecret>, Option<(Pass, Vec<Revocation>)>);
+type Entered = (DataDir, Identity, Option<RunSecret>, Option<Member>);
 
 /// The data directory, bound to the run, the identity that is kept there, the secret of the run, if it is
 /// closed, and how this peer came in, if it has owners. `given`: a ticket given by hand.

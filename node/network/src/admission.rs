@@ -1,5 +1,7 @@
 //! Who is let into a run that has owners: judges chains, and keeps who was removed. This is pure code.
 
+mod uses;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use dnode_protocol::invitation::{
@@ -8,18 +10,9 @@ use dnode_protocol::invitation::{
 use dnode_protocol::limits::REVOCATION_BYTES_MAX;
 use dnode_protocol::{PeerId, RunDifference};
 
-use crate::limits::COUNTED_USES_MAX;
 use crate::slots::Issued;
-
-/// What is counted of an invitation.
-#[derive(Debug)]
-struct Used {
-    /// When it ends, seconds of Unix time.
-    until_s: u64,
-    /// The owner's invitation from which it follows, or that it is.
-    root: Issued,
-    by: BTreeSet<PeerId>,
-}
+pub use uses::InvitationUse;
+use uses::Uses;
 
 /// Name of the field in which a peer differs that has no valid invitation.
 pub const INVITATION: &str = "run.invitation";
@@ -31,8 +24,7 @@ pub(crate) struct Admission {
     revocations: Revocations,
     /// The chains of peers that were let in and are connected.
     members: BTreeMap<PeerId, Chain>,
-    /// Who came by which invitation; at most [`COUNTED_USES_MAX`] together.
-    used: BTreeMap<Issued, Used>,
+    uses: Uses,
     /// Peers that are being refused for want of an invitation.
     turned_away: BTreeSet<PeerId>,
     /// Whether it was told that this peer itself is in no longer.
@@ -59,10 +51,19 @@ pub(crate) enum Source {
 }
 
 impl Admission {
-    /// `known`: statements from before, of which those that do not count are left out.
-    pub(crate) fn new(pass: Option<Pass>, known: Vec<Revocation>, now_s: u64) -> Self {
-        let mut made = Self { pass, ..Self::default() };
+    /// `known`: statements from before, of which those that do not count are left out; `used`: uses of
+    /// invitations.
+    pub(crate) fn new(
+        pass: Option<Pass>,
+        (known, used): (Vec<Revocation>, &[InvitationUse]),
+        now_s: u64,
+    ) -> Self {
+        let mut made = Self { pass, uses: Uses::of(used), ..Self::default() };
         made.learn(known, Source::Own, now_s);
+        if let Some(pass) = &made.pass {
+            // The own invitation is used, too. Where it cannot be counted others count it.
+            let _ = made.uses.count(pass.chain(), now_s);
+        }
         made
     }
 
@@ -88,7 +89,7 @@ impl Admission {
         let Some(pass) = &self.pass else { return Ok(Role::Train) };
         let judged = self.verdict(pass, &peer, chain, now_s);
         let counted = judged.and_then(|(chain, role)| {
-            self.count(&chain, now_s)?;
+            self.uses.count(&chain, now_s)?;
             Ok((chain, role))
         });
         match counted {
@@ -117,55 +118,8 @@ impl Admission {
         if let Some(statement) = self.revocations.revokes(&chain) {
             return Err(removed(statement));
         }
-        let over = pairs(&chain).any(|(invitation, holder)| {
-            let grant = invitation.grant();
-            let used = self.used.get(&issued(invitation));
-            grant.uses > 0
-                && used.is_some_and(|used| {
-                    used.by.len() >= usize::from(grant.uses) && !used.by.contains(&holder)
-                })
-        });
+        let over = pairs(&chain).any(|(invitation, holder)| self.uses.is_over(invitation, &holder));
         if over { Err("the invitation is used up".to_owned()) } else { Ok((chain, member.role)) }
-    }
-
-    /// Counts the use of each invitation of a chain. Who cannot be counted is not let in.
-    fn count(&mut self, chain: &Chain, now_s: u64) -> Result<(), String> {
-        self.used.retain(|_, used| used.until_s >= now_s);
-        let Some(root) = pairs(chain).next().map(|(first, _)| issued(first)) else { return Ok(()) };
-        for (invitation, holder) in pairs(chain) {
-            let (grant, key) = (invitation.grant(), issued(invitation));
-            let known = self.used.get(&key).is_some_and(|used| used.by.contains(&holder));
-            if grant.uses == 0 || known {
-                continue;
-            }
-            if !self.has_room(root) {
-                return Err("more invitations are in use than are counted here".to_owned());
-            }
-            let until_s = grant.not_after_s;
-            let new = || Used { until_s, root, by: BTreeSet::new() };
-            // At most 255 of each are let in.
-            self.used.entry(key).or_insert_with(new).by.insert(holder);
-        }
-        Ok(())
-    }
-
-    /// Makes room for one more use that follows from the owner's invitation `root`, if there is none. That
-    /// from which most follow forgets what ends first. So who invites itself without end pushes out
-    /// nothing of others.
-    fn has_room(&mut self, root: Issued) -> bool {
-        if self.used.values().map(|used| used.by.len()).sum::<usize>() < COUNTED_USES_MAX {
-            return true;
-        }
-        let mut counts = BTreeMap::<Issued, usize>::new();
-        for used in self.used.values() {
-            *counts.entry(used.root).or_default() += used.by.len();
-        }
-        let own = counts.get(&root).copied().unwrap_or(0);
-        let most = counts.into_iter().max_by_key(|(_, count)| *count);
-        let Some((most, _)) = most.filter(|(_, count)| own + 1 < *count) else { return false };
-        let of_most = self.used.iter().filter(|(_, used)| used.root == most);
-        let first = of_most.min_by_key(|(_, used)| used.until_s).map(|(key, _)| *key);
-        first.is_some_and(|key| self.used.remove(&key).is_some())
     }
 
     /// By which invitation a member came, and how many may: the first of its chain, with all that were
@@ -173,6 +127,11 @@ impl Admission {
     pub(crate) fn invitation(&self, peer: PeerId) -> Option<(Issued, u8)> {
         let (invitation, _) = pairs(self.members.get(&peer)?).next()?;
         Some((issued(invitation), invitation.grant().uses))
+    }
+
+    /// All uses of invitations, if some came since the last call.
+    pub(crate) fn take_new_uses(&mut self) -> Option<Vec<InvitationUse>> {
+        self.uses.take_new()
     }
 
     /// The statement that takes this chain back, as bytes.
@@ -337,7 +296,7 @@ mod tests {
 
     fn admission(own: &Chain) -> Admission {
         let pass = Pass::new(vec![key(1).peer()], own.clone());
-        Admission::new(pass, Vec::new(), 150)
+        Admission::new(pass, (Vec::new(), &[]), 150)
     }
 
     fn judge(admission: &mut Admission, holder: u8, chain: &Chain, now_s: u64) -> Option<String> {
@@ -396,40 +355,18 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_counted_is_not_let_in_and_pushes_out_nothing_of_others() {
-        let mut admission = admission(&chain(3, 0, Role::Train));
-        let peer = |number: usize| {
-            let mut key = [9; 32];
-            key[..8].copy_from_slice(&number.to_le_bytes());
-            PeerId::from_public_key(key)
-        };
-        let used =
-            |by: Vec<PeerId>, root| Used { until_s: 200, root, by: by.into_iter().collect() };
-        // One invitation of an owner, from which nearly all follows, and one of another use.
-        let (wordy, other) = ((key(1).peer(), 1), (key(1).peer(), 2));
-        for number in 1..COUNTED_USES_MAX {
-            let key = (peer(number), number as u64);
-            admission.used.insert(key, used(vec![peer(number)], wordy));
-        }
-        admission.used.insert(other, used(vec![peer(0)], other));
-        assert!(!admission.has_room(wordy), "it has the most");
-        assert_eq!(judge(&mut admission, 4, &chain(4, 1, Role::Train), 150), None);
-        assert!(admission.used.contains_key(&other));
-        let total = |admission: &Admission| {
-            admission.used.values().map(|used| used.by.len()).sum::<usize>()
-        };
-        assert_eq!(total(&admission), COUNTED_USES_MAX);
-        // Where each has one, nobody gives way.
-        let each = |(index, (_, used)): (usize, (&Issued, &mut Used))| {
-            used.root = (peer(index), 0);
-        };
-        admission.used.iter_mut().enumerate().for_each(each);
-        let error = judge(&mut admission, 5, &chain(5, 2, Role::Train), 150).unwrap();
-        assert!(error.contains("used up") || error.contains("than are counted here"), "{error}");
-        assert_eq!(total(&admission), COUNTED_USES_MAX);
-        // What has ended makes room.
-        assert!(admission.count(&chain(6, 1, Role::Train), 201).is_ok());
-        assert_eq!(total(&admission), 1);
+    fn uses_that_are_kept_count_at_the_next_start() {
+        let mut first = admission(&Chain::default());
+        assert_eq!(first.take_new_uses(), None);
+        assert_eq!(judge(&mut first, 3, &chain(3, 1, Role::Train), 150), None);
+        let kept = InvitationUse::to_bytes(&first.take_new_uses().unwrap());
+        assert_eq!(first.take_new_uses(), None, "they were told");
+        let kept = InvitationUse::from_bytes(&kept).unwrap();
+        let mut again = Admission::new(first.pass.clone(), (Vec::new(), &kept), 150);
+        assert_eq!(judge(&mut again, 3, &chain(3, 1, Role::Train), 150), None, "the same one");
+        let error = judge(&mut again, 4, &chain(4, 1, Role::Train), 150).unwrap();
+        assert!(error.contains("used up"), "{error}");
+        assert_eq!(again.take_new_uses(), None, "nothing is new");
     }
 
     #[test]
@@ -463,7 +400,7 @@ mod tests {
         assert_eq!(admission.own_end(150), None, "it was told");
         let known = Revocation::from_bytes(&admission.known()).unwrap();
         assert_eq!(known.len(), 2);
-        let again = Admission::new(admission.pass.clone(), known, 150);
+        let again = Admission::new(admission.pass.clone(), (known, &[]), 150);
         assert!(again.end(150).is_some());
     }
 

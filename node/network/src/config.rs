@@ -11,6 +11,8 @@ use libp2p::identity::Keypair;
 use libp2p::identity::ed25519::{self, SecretKey};
 use libp2p::multiaddr::Protocol;
 
+use crate::admission::InvitationUse;
+
 /// What a network is started with.
 #[derive(Clone)]
 pub struct NetworkConfig {
@@ -33,6 +35,10 @@ pub struct NetworkConfig {
     pub pass: Option<Pass>,
     /// Who was removed, as this peer has known before.
     pub revocations: Vec<Revocation>,
+    /// Who came by which invitation, as this peer has counted before ([`NetworkEvent::Uses`]).
+    ///
+    /// [`NetworkEvent::Uses`]: crate::NetworkEvent::Uses
+    pub uses: Vec<InvitationUse>,
     /// What peers must agree on.
     pub run: RunSpec,
     /// What peers should agree on, and how far apart it may be.
@@ -110,6 +116,7 @@ impl NetworkConfig {
             secret: None,
             pass: None,
             revocations: Vec::new(),
+            uses: Vec::new(),
             run,
             settings: SharedSettings::default(),
             incarnation,

@@ -11,6 +11,7 @@ use dnode_protocol::{Message, PeerId, RunDifference};
 use dnode_quic::Buffers;
 use libp2p::Multiaddr;
 
+use crate::admission::InvitationUse;
 use crate::swarm::streams::Path;
 
 /// Over which transport a peer is reached.
@@ -264,6 +265,11 @@ pub enum NetworkEvent {
         new: Vec<Revocation>,
         /// All that this peer knows, as bytes to be kept.
         known: Vec<u8>,
+    },
+    /// Somebody came by an invitation whose uses are counted.
+    Uses {
+        /// All that this peer has counted, to be kept.
+        known: Vec<InvitationUse>,
     },
     /// This peer is no longer a member of the run. It is not connected to any other.
     NoMember {

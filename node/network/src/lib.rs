@@ -51,7 +51,7 @@ use service::{Inputs, Service};
 use sessions::Sessions;
 
 pub use address::is_loopback;
-pub use admission::{INVITATION, role_of};
+pub use admission::{INVITATION, InvitationUse, role_of};
 pub use config::{NatConfig, NetworkConfig, NetworkError, RelayMode, default_listen, peer_id};
 pub use copies::IDENTITY;
 pub use dnode_direct::{Channel, Config as DirectConfig, Kind};
@@ -99,7 +99,8 @@ impl Network {
             .map_err(|error| NetworkError::Runtime(std::io::Error::other(error)))?;
         let me = peer_id(&config.secret_key);
         let direct = io::direct::start(&key, &config)?;
-        let admission = Admission::new(config.pass.clone(), config.revocations.clone(), unix_s());
+        let known = (config.revocations.clone(), &config.uses[..]);
+        let admission = Admission::new(config.pass.clone(), known, unix_s());
         let hello = Message::Hello {
             run: config.run.clone(),
             settings: config.settings.values().clone(),

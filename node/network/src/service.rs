@@ -128,6 +128,7 @@ impl Service {
             return;
         }
         self.look_at_expiry().await;
+        self.tell_uses();
         if let Some(how) = self.copies.met(now) {
             self.context.outbox.report(NetworkEvent::Copied { how });
         }

@@ -120,6 +120,7 @@ impl Auditing {
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Channel { .. }
             | NetworkEvent::Found { .. }
+            | NetworkEvent::Uses { .. }
             | NetworkEvent::Message { .. }
             | NetworkEvent::Tensor { .. }
             | NetworkEvent::BootstrapUnreachable { .. }

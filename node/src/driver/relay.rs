@@ -117,6 +117,7 @@ impl Relay {
                     self.over = Some(DriveError::NotLetIn { address, why });
                 }
             }
+            NetworkEvent::Uses { known } => self.removals.keep_uses(&known, Instant::now()),
             NetworkEvent::Revocations { new, known } => {
                 self.removals.keep(known, Instant::now());
                 new.iter().for_each(|statement| tracing::warn!("{}", words(statement)));

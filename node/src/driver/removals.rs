@@ -1,18 +1,53 @@
-//! Who was removed from the run: takes what `dnode revoke` has written, and keeps what the network hears.
+//! Who was removed from the run, and who came by which invitation: takes what `dnode revoke` has written, and keeps
+//! what the network knows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use dnode_network::NetworkHandle;
+use dnode_network::{InvitationUse, NetworkHandle};
 use dnode_protocol::invitation::{Revocation, Target};
 
-use crate::storage::pass::{OWN_REVOCATIONS_FILE, REVOCATIONS_FILE, keep_revocations, revocations};
+use crate::storage::pass::{
+    OWN_REVOCATIONS_FILE, REVOCATIONS_FILE, USES_FILE, keep_known, revocations,
+};
 
 /// How often it is looked whether a person has removed somebody.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Least time between two writes of what is known: each waits for the disk, and a member can say many
 /// things at once. After a crash others tell this peer what it had heard since the last one.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// A file with all that the network knows of something.
+#[derive(Debug)]
+struct Known {
+    name: &'static str,
+    /// What is to be kept and is not written yet.
+    unwritten: Option<Vec<u8>>,
+    /// When it was written last.
+    written: Option<Instant>,
+    /// What follows where it cannot be written.
+    otherwise: &'static str,
+}
+
+impl Known {
+    const fn new(name: &'static str, otherwise: &'static str) -> Self {
+        Self { name, unwritten: None, written: None, otherwise }
+    }
+
+    fn write_due(&mut self, folder: &Path, now: Instant) {
+        if self.written.is_none_or(|last| now.duration_since(last) >= KEEP_EVERY) {
+            self.write(folder, now);
+        }
+    }
+
+    fn write(&mut self, folder: &Path, now: Instant) {
+        let Some(known) = self.unwritten.take() else { return };
+        self.written = Some(now);
+        if let Err(error) = keep_known(folder, self.name, &known) {
+            tracing::warn!(%error, "{}", self.otherwise);
+        }
+    }
+}
 
 /// The files of this data directory.
 #[derive(Debug)]
@@ -21,17 +56,22 @@ pub(crate) struct Removals {
     next: Instant,
     /// When the file was written that was read last, and its length: two writes may have one time.
     read: Option<(SystemTime, u64)>,
-    /// All that the network knows, where that is not written yet.
-    unwritten: Option<Vec<u8>>,
-    /// When it was written last.
-    written: Option<Instant>,
+    removed: Known,
+    uses: Known,
 }
 
 impl Removals {
-    /// Those of the data directory `folder`, whose revocations of before are known.
+    /// Those of the data directory `folder`, which are known to the network.
     pub(crate) fn new(folder: PathBuf) -> Self {
-        let (next, read, unwritten, written) = (Instant::now(), None, None, None);
-        Self { folder, next, read, unwritten, written }
+        let removed = Known::new(
+            REVOCATIONS_FILE,
+            "cannot keep who was removed; this peer asks others after a restart",
+        );
+        let uses = Known::new(
+            USES_FILE,
+            "cannot keep who came by which invitation; this peer counts anew after a restart",
+        );
+        Self { folder, next: Instant::now(), read: None, removed, uses }
     }
 
     /// Tells the network what a person has revoked since the last time, and writes what is to be kept.
@@ -60,30 +100,29 @@ impl Removals {
         }
     }
 
-    /// Keeps all that the network knows: at once, or soon where something was written just now.
-    pub(super) fn keep(&mut self, known: Vec<u8>, now: Instant) {
-        self.unwritten = Some(known);
-        self.write_due(now);
-    }
-
     fn write_due(&mut self, now: Instant) {
-        if self.written.is_none_or(|last| now.duration_since(last) >= KEEP_EVERY) {
-            self.write(now);
-        }
+        self.removed.write_due(&self.folder, now);
+        self.uses.write_due(&self.folder, now);
     }
 
-    fn write(&mut self, now: Instant) {
-        let Some(known) = self.unwritten.take() else { return };
-        self.written = Some(now);
-        if let Err(error) = keep_revocations(&self.folder, REVOCATIONS_FILE, &known) {
-            tracing::warn!(%error, "cannot keep who was removed; this peer asks others after a restart");
-        }
+    /// Keeps who was removed as far as the network knows: at once, or soon where that was written just now.
+    pub(super) fn keep(&mut self, known: Vec<u8>, now: Instant) {
+        self.removed.unwritten = Some(known);
+        self.removed.write_due(&self.folder, now);
+    }
+
+    /// Keeps who came by which invitation, likewise.
+    pub(super) fn keep_uses(&mut self, known: &[InvitationUse], now: Instant) {
+        self.uses.unwritten = Some(InvitationUse::to_bytes(known));
+        self.uses.write_due(&self.folder, now);
     }
 }
 
 impl Drop for Removals {
     fn drop(&mut self) {
-        self.write(Instant::now());
+        for known in [&mut self.removed, &mut self.uses] {
+            known.write(&self.folder, Instant::now());
+        }
     }
 }
 

@@ -226,6 +226,7 @@ impl Telemetry {
             NetworkEvent::NotLetIn { address, why } => self.not_let_in(address, *why),
             NetworkEvent::Refused { .. }
             | NetworkEvent::Revocations { .. }
+            | NetworkEvent::Uses { .. }
             | NetworkEvent::NoMember { .. }
             | NetworkEvent::PathLost { .. }
             | NetworkEvent::Message { .. }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dnode_network::{Multiaddr, role_of, unix_s};
+use dnode_network::{InvitationUse, Multiaddr, NetworkConfig, role_of, unix_s};
 use dnode_protocol::invitation::{ChainError, Grant, Pass, Revocation, Revocations, Role};
 use dnode_protocol::limits::TICKET_TEXT_BYTES_MAX;
 use dnode_protocol::membership::{Invitation, RunSecret, Ticket, TicketError};
@@ -253,7 +253,31 @@ pub(super) fn settle(
     Ok(secret)
 }
 
-/// How this peer came into a run that has owners, and who was removed as far as it knows; `None` where
+/// How this peer came into a run that has owners, and what it knows of other members.
+#[derive(Debug)]
+pub(super) struct Member {
+    pass: Pass,
+    removed: Vec<Revocation>,
+    uses: Vec<InvitationUse>,
+}
+
+impl Member {
+    pub(super) const fn pass(&self) -> &Pass {
+        &self.pass
+    }
+
+    /// The configuration of the network of such a member.
+    pub(super) fn with(member: Option<Self>, network: NetworkConfig) -> NetworkConfig {
+        match member {
+            Some(Self { pass, removed: revocations, uses }) => {
+                NetworkConfig { pass: Some(pass), revocations, uses, ..network }
+            }
+            None => network,
+        }
+    }
+}
+
+/// How this peer came into a run that has owners, and what it knows of other members; `None` where
 /// the run has none. It is kept in the data directory. Where an invitation is given, this peer signs its
 /// own name with it, once.
 ///
@@ -265,7 +289,7 @@ pub(super) fn take_in(
     dir: &DataDir,
     identity: &Identity,
     (given, secret): (Option<&Ticket>, Option<RunSecret>),
-) -> Result<Option<(Pass, Vec<Revocation>)>, MembershipError> {
+) -> Result<Option<Member>, MembershipError> {
     let folder = dir.path();
     let others = |ticket: &&Ticket| secret.as_ref().is_some_and(|it| it != ticket.secret());
     if given.as_ref().is_some_and(others) {
@@ -294,7 +318,7 @@ pub(super) fn take_in(
             "this peer was removed from the run by {by}"
         )));
     }
-    Ok(Some((pass, statements)))
+    Ok(Some(Member { pass, removed: statements, uses: pass::uses(folder)? }))
 }
 
 /// Whether this peer has come by that invitation before.

@@ -7,7 +7,7 @@ use dnode_protocol::membership::{RunSecret, Ticket};
 use dnode_protocol::{PeerId, RunSpec, SharedSettings};
 use tokio::sync::watch;
 
-use super::membership::{MembershipError, settle, take_in, with_ticket};
+use super::membership::{Member, MembershipError, settle, take_in, with_ticket};
 use super::network::{canonical, network_config};
 use super::{JoinError, on_threads, with_peers_file};
 use crate::config::Config;
@@ -68,18 +68,9 @@ async fn relay(
     if made.nat.relay == RelayMode::Off {
         return Err(JoinError::RelaysNot);
     }
-    let (pass, revocations) = member.unzip();
-    let revocations = revocations.unwrap_or_default();
     let peers_max = made.peers_max.max(MEMBERS_MAX);
-    let (network, events) = Network::start(NetworkConfig {
-        peers_max,
-        peers_target: MEMBERS_MAX,
-        remembered,
-        secret,
-        pass,
-        revocations,
-        ..made
-    })?;
+    let made = NetworkConfig { peers_max, peers_target: MEMBERS_MAX, remembered, secret, ..made };
+    let (network, events) = Network::start(Member::with(member, made))?;
     let kept = (Removals::new(dir.path().to_owned()), peer_store);
     let bootstrap = config.network.bootstrap.iter().map(|text| canonical(text)).collect();
     let relay = Relay::new((network, run), dir.path().to_owned(), kept, bootstrap);

@@ -14,8 +14,8 @@ const INCARNATION_FILE: &str = "incarnation";
 const LIFE_BITS: u32 = 16;
 const RUN_FILE: &str = "run.json";
 /// Longest file that is read whole: the description of a run has at most 20 kB, the peers that were met
-/// 60 kB.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+/// 60 kB, uses of invitations 4 MB.
+const FILE_BYTES_MAX: u64 = 4 << 20;
 /// End of the names of files that are being written.
 const PARTIAL: &str = ".partial";
 /// Age from which such a file belongs to a writer that has ended: a short text takes far less.

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use dnode_network::InvitationUse;
 use dnode_protocol::invitation::{IssuerKey, Pass, Revocation};
 use dnode_protocol::limits::REVOCATIONS_MAX;
 
@@ -17,6 +18,8 @@ pub(crate) const REVOCATIONS_FILE: &str = "revocations";
 /// Name of the file with those that `dnode revoke` has made in this data directory; the running peer
 /// looks at it once a second.
 pub(crate) const OWN_REVOCATIONS_FILE: &str = "revocations.own";
+/// Name of the file with the uses of invitations that the running peer has counted.
+pub(crate) const USES_FILE: &str = "uses";
 /// Name of the file that `dnode revoke` locks while it adds to these.
 const REVOCATIONS_LOCK: &str = "revocations.lock";
 
@@ -42,7 +45,7 @@ pub(crate) fn keep(folder: &Path, pass: &Pass) -> Result<(), DataDirError> {
 /// # Errors
 /// [`DataDirError`].
 pub(crate) fn forget(folder: &Path) -> Result<(), DataDirError> {
-    for name in [PASS_FILE, REVOCATIONS_FILE, OWN_REVOCATIONS_FILE] {
+    for name in [PASS_FILE, REVOCATIONS_FILE, OWN_REVOCATIONS_FILE, USES_FILE] {
         let path = folder.join(name);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -81,16 +84,22 @@ pub(crate) fn revocations(folder: &Path, name: &str) -> Result<Vec<Revocation>, 
     Ok(read.unwrap_or_default())
 }
 
-/// Keeps revocations.
+/// The uses of invitations that were counted here; none where there is no such file.
 ///
 /// # Errors
 /// [`DataDirError`].
-pub(crate) fn keep_revocations(
-    folder: &Path,
-    name: &str,
-    statements: &[u8],
-) -> Result<(), DataDirError> {
-    to_file(folder, name, statements)
+pub(crate) fn uses(folder: &Path) -> Result<Vec<InvitationUse>, DataDirError> {
+    let expected = "uses of invitations";
+    let read = from_file(folder, USES_FILE, expected, |bytes| InvitationUse::from_bytes(&bytes))?;
+    Ok(read.unwrap_or_default())
+}
+
+/// Keeps revocations or uses of invitations, as bytes.
+///
+/// # Errors
+/// [`DataDirError`].
+pub(crate) fn keep_known(folder: &Path, name: &str, known: &[u8]) -> Result<(), DataDirError> {
+    to_file(folder, name, known)
 }
 
 /// Adds a revocation to those that were made in this data directory; one of the same issuer about the
@@ -107,7 +116,7 @@ pub(crate) fn add_revocation(folder: &Path, statement: Revocation) -> Result<boo
         return Ok(false);
     }
     own.push(statement);
-    keep_revocations(folder, OWN_REVOCATIONS_FILE, &Revocation::to_bytes(&own))?;
+    keep_known(folder, OWN_REVOCATIONS_FILE, &Revocation::to_bytes(&own))?;
     Ok(true)
 }
 
@@ -162,7 +171,7 @@ mod tests {
         let statement = Revocation::sign(&key, Target::Number(5), 9, Chain::default());
         keep(at, &pass).unwrap();
         keep_owner(at, &key).unwrap();
-        keep_revocations(at, REVOCATIONS_FILE, &Revocation::to_bytes([&statement])).unwrap();
+        keep_known(at, REVOCATIONS_FILE, &Revocation::to_bytes([&statement])).unwrap();
         assert_eq!((load(at).unwrap(), owner(at).unwrap()), (Some(pass), Some(key)));
         assert_eq!(revocations(at, REVOCATIONS_FILE).unwrap(), [statement]);
         #[cfg(unix)]
@@ -199,7 +208,7 @@ mod tests {
             // The peer meanwhile keeps what it hears, in a file of nearly the same name.
             scope.spawn(move || {
                 for _ in 0..32 {
-                    keep_revocations(at, REVOCATIONS_FILE, &[]).unwrap();
+                    keep_known(at, REVOCATIONS_FILE, &[]).unwrap();
                     assert!(revocations(at, REVOCATIONS_FILE).unwrap().is_empty());
                 }
             });

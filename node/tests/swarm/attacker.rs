@@ -188,6 +188,7 @@ impl Acting {
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Channel { .. }
             | NetworkEvent::Found { .. }
+            | NetworkEvent::Uses { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::Refused { .. }
             | NetworkEvent::BootstrapUnreachable { .. }

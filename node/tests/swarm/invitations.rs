@@ -138,6 +138,14 @@ fn who_is_invited_trains_and_who_is_removed_is_out_for_good() {
     let there = two.address();
     let line = refused(&root, "one", &["--resume", "--bootstrap", &there]);
     assert!(line.contains("was removed"), "{line}");
+    for mut peer in [two, owner] {
+        peer.signal("INT");
+        peer.finish();
+    }
+    let mut owner = start(&root, "owner", &["--resume"]);
+    let address = owner.address();
+    let line = refused(&root, "fourth", &[&second, "--bootstrap", &address]);
+    assert!(line.contains("the invitation is used up"), "{line}");
 }
 
 #[cfg(unix)]

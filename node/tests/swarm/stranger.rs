@@ -186,6 +186,7 @@ fn told(event: &NetworkEvent) -> [usize; 3] {
         | NetworkEvent::Offence { .. }
         | NetworkEvent::BootstrapUnreachable { .. }
         | NetworkEvent::Revocations { .. }
+        | NetworkEvent::Uses { .. }
         | NetworkEvent::NoMember { .. }
         | NetworkEvent::Copied { .. }
         | NetworkEvent::CopiedPeer { .. }

@@ -59,6 +59,13 @@ impl Service {
         }
     }
 
+    /// Tells which invitations were used, if some were since the last time.
+    pub(super) fn tell_uses(&mut self) {
+        if let Some(known) = self.admission.take_new_uses() {
+            self.context.outbox.report(NetworkEvent::Uses { known });
+        }
+    }
+
     /// Hangs up on members whose invitation has ended.
     pub(super) async fn look_at_expiry(&mut self) {
         let now_s = unix_s();
