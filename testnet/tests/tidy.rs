@@ -16,14 +16,14 @@ const SKIPPED: [&str; 8] =
 const LINES_MAX: usize = 500;
 
 /// Each crate: its folder, and the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 15] = [
+const CRATES: [(&str, &[&str]); 16] = [
     ("protocol", &[]),
     ("gossip", &["dnode-protocol"]),
     ("trainer", &["dnode-protocol"]),
     ("trainer/cuda", &["dnode-protocol", "dnode-trainer"]),
     ("trainer/torch", &["dnode-cuda", "dnode-protocol", "dnode-trainer"]),
-    ("node/network", &["dnode-direct", "dnode-protocol", "dnode-quic"]),
-    ("node/direct", &["dnode-quic"]),
+    ("node/network", &["dnode-direct", "dnode-mutate", "dnode-protocol", "dnode-quic"]),
+    ("node/direct", &["dnode-mutate", "dnode-quic"]),
     ("node/collective", &["dnode-cuda", "dnode-direct"]),
     ("node/quic", &[]),
     ("node/metrics", &[]),
@@ -36,6 +36,7 @@ const CRATES: [(&str, &[&str]); 15] = [
             "dnode-cuda",
             "dnode-gossip",
             "dnode-metrics",
+            "dnode-mutate",
             "dnode-network",
             "dnode-protocol",
             "dnode-torch",
@@ -56,6 +57,7 @@ const CRATES: [(&str, &[&str]); 15] = [
             "dnode-trainer",
         ],
     ),
+    ("testnet/mutate", &[]),
     ("testnet/netem", &[]),
 ];
 

@@ -481,9 +481,11 @@ mod tests {
     fn files_of_endless_length_are_not_read_to_their_end() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("long");
-        fs::write(&file, vec![b'1'; 2 << 20]).unwrap();
+        let longer = usize::try_from(FILE_BYTES_MAX).unwrap() + 1;
+        fs::write(&file, vec![b'1'; longer]).unwrap();
         let error = read(&file).unwrap_err().to_string();
-        assert!(error.contains("is damaged (more than 1048576 bytes)"), "{error}");
+        let words = format!("is damaged (more than {FILE_BYTES_MAX} bytes)");
+        assert!(error.contains(&words), "{error}");
     }
 
     /// Names of the files in `folder` that are being written.

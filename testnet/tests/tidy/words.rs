@@ -10,7 +10,7 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 88] = [
+const TERMS: [&str; 89] = [
     "abort",
     "adapter",
     "attacker",
@@ -48,6 +48,7 @@ const TERMS: [&str; 88] = [
     "initiator",
     "interval",
     "invariant",
+    "invitation",
     "joiner",
     "journal",
     "layout",

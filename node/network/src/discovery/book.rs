@@ -1,6 +1,6 @@
-//! The address book: which peers this one has heard of, from whom, and whether it has met them.
+//! Which peers this one may dial: whom it has met, and of whom it has heard from whom.
 //!
-//! Names cost nothing, so whoever tells of many must not push out what others have told. The book has two
+//! Names cost nothing, so whoever tells of many must not push out what others have told. There are two
 //! tables, one of peers that were met and one of those that were only heard of, and in each of them what comes
 //! from one network or one directory has a part at most, as in Bitcoin's address manager (Heilman et al. 2015,
 //! "Eclipse attacks on Bitcoin's peer-to-peer network", countermeasures 1 and 2; src/addrman.h).
