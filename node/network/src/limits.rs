@@ -57,6 +57,17 @@ pub(crate) const BULK_OPEN_MAX: Duration = Duration::from_secs(3);
 /// costs a connection.
 pub const DIRECT_RETRY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
+/// Pauses before the questions to this host's kernel whether the process of a peer has ended, whose path has: a process
+/// that ends closes one socket after the other, and that of its paths may be the first.
+pub(crate) const HOST_ASKED_AFTER: [Duration; 6] = [
+    Duration::ZERO,
+    Duration::from_millis(5),
+    Duration::from_millis(25),
+    Duration::from_millis(100),
+    Duration::from_millis(400),
+    Duration::from_millis(1600),
+];
+
 /// Direct paths of one peer that are read at the same time: one, and a dead one that it replaced.
 pub(crate) const DIRECT_READERS_MAX: usize = 2;
 

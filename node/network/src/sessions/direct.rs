@@ -16,6 +16,7 @@ use crate::errors::with_causes;
 use crate::event::NetworkEvent;
 use crate::io::report::{SessionEvent, Via};
 use crate::io::writer::FrameSink;
+use crate::limits::HOST_ASKED_AFTER;
 use crate::swarm::streams::{Path, StreamKind};
 
 impl Sessions {
@@ -77,9 +78,13 @@ impl Sessions {
         let (direct, number) = (self.direct.clone(), session.number);
         let links = self.channels.links.clone();
         tokio::spawn(async move {
-            if direct.has_ended(&target).await {
-                // An error means that the network has stopped.
-                let _ = links.send(SessionEvent::ProcessEnded { peer, session: number }).await;
+            for pause in HOST_ASKED_AFTER {
+                tokio::time::sleep(pause).await;
+                if direct.has_ended(&target).await {
+                    // An error means that the network has stopped.
+                    let _ = links.send(SessionEvent::ProcessEnded { peer, session: number }).await;
+                    return;
+                }
             }
         });
     }
