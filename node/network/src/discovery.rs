@@ -227,12 +227,15 @@ impl Discovery {
         for (index, address) in self.dialer.due_bootstrap(now) {
             self.dial_bootstrap(index, address, context);
         }
+        let enough = active >= self.peers_target;
+        if enough && !context.shared.slots().lacks_dialled() {
+            return;
+        }
         let mut due = self.book.due(now);
-        if active >= self.peers_target {
-            let lacks = context.shared.slots().lacks_dialled();
+        if enough {
             let swarm = &context.swarm;
             let connected = |peer| to_libp2p(peer).is_none_or(|peer| swarm.is_connected(&peer));
-            due.retain(|(peer, _)| lacks && !connected(*peer));
+            due.retain(|(peer, _)| !connected(*peer));
             let strangers: Vec<PeerId> = due.iter().map(|(peer, _)| *peer).collect();
             let picked = self.book.pick(&strangers);
             due.retain(|(peer, _)| Some(*peer) == picked);
@@ -292,7 +295,7 @@ impl Discovery {
             Err(DialError::DialPeerConditionFalse(_)) => {}
             Err(error) => {
                 tracing::debug!(%peer, %error, "cannot dial");
-                self.book.failed(&peer, Instant::now());
+                self.down(peer);
             }
         }
     }
@@ -330,8 +333,7 @@ impl Discovery {
         };
         if let Some(peer) = from_libp2p(id) {
             tracing::debug!(%peer, %error, "dial failed");
-            self.book.failed(&peer, Instant::now());
-            self.dialer.down(peer, Instant::now());
+            self.down(peer);
         }
     }
 
@@ -359,13 +361,20 @@ impl Discovery {
     /// Notes that the last connection to `peer` has closed. Returns whether bootstrap addresses led to
     /// it.
     pub(crate) fn on_down(&mut self, peer: PeerId, cause: &str, context: &mut Context) -> bool {
-        self.book.failed(&peer, Instant::now());
-        let failed = self.dialer.down(peer, Instant::now());
+        let failed = self.down(peer);
         let any = !failed.is_empty();
         for failed in failed {
             report_lost(failed, cause.to_owned(), context);
         }
         any
+    }
+
+    /// `peer` could not be dialled, or its last connection has closed. Returns the bootstrap addresses that
+    /// led to it.
+    fn down(&mut self, peer: PeerId) -> Vec<Unreachable> {
+        let now = Instant::now();
+        self.book.failed(&peer, now);
+        self.dialer.down(peer, now)
     }
 
     /// Forgets `peer`, which left for good.

@@ -85,12 +85,12 @@ impl Slots {
 
     /// Whether there is a place for `guest`, and who has to go for that.
     pub(crate) fn judge(&self, guest: &Guest, now: Instant) -> Verdict {
-        let came = self.places.values().filter(|place| !place.dialled).count();
+        let came = self.places.len() - self.dialled();
         let may_come = guest.dialled || came < self.most - self.for_dialled();
         if self.places.len() < self.most && may_come {
             return Verdict::Free;
         }
-        let out = self.crowding(guest).or_else(|| self.uninvited(guest));
+        let out = self.crowding(guest).or_else(|| self.uninvited().filter(|_| guest.dialled));
         out.or_else(|| self.idle(now)).map_or(Verdict::Full, Verdict::InsteadOf)
     }
 
@@ -102,10 +102,13 @@ impl Slots {
     /// Whether fewer peers that this one has dialled have a place than there are for these, and one more would get
     /// one.
     pub(crate) fn lacks_dialled(&self) -> bool {
-        let dialled = self.places.values().filter(|place| place.dialled).count();
-        let replaceable = |(_, place): (&PeerId, &Place)| !place.dialled;
-        dialled < self.for_dialled()
-            && (self.places.len() < self.most || self.idlers().any(replaceable))
+        self.dialled() < self.for_dialled()
+            && (self.places.len() < self.most || self.uninvited().is_some())
+    }
+
+    /// Peers that this one has dialled.
+    fn dialled(&self) -> usize {
+        self.places.values().filter(|place| place.dialled).count()
     }
 
     /// Gives `guest` a place, for which [`Slots::judge`] has found room.
@@ -173,10 +176,10 @@ impl Slots {
         crowding.max_by_key(|(_, place)| place.since).map(|(peer, _)| *peer)
     }
 
-    /// For a guest that this peer has dialled: the oldest that has dialled this one and has never worked.
-    /// So who comes cannot keep this peer from those that it chooses itself.
-    fn uninvited(&self, guest: &Guest) -> Option<PeerId> {
-        let came = self.idlers().filter(|(_, place)| guest.dialled && !place.dialled);
+    /// Who gives way to a guest that this peer has dialled: the oldest that came by itself and has never
+    /// worked. So who comes cannot keep this peer from those that it chooses itself.
+    fn uninvited(&self) -> Option<PeerId> {
+        let came = self.idlers().filter(|(_, place)| !place.dialled);
         came.min_by_key(|(_, place)| place.since).map(|(peer, _)| *peer)
     }
 

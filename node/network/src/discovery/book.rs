@@ -71,8 +71,7 @@ struct Entry {
 impl Entry {
     fn add(&mut self, addresses: &[Multiaddr]) {
         for address in addresses {
-            let has = self.addresses.len() >= ADDRESSES_PER_PEER_MAX;
-            if !has && !self.addresses.contains(address) {
+            if self.addresses.len() < ADDRESSES_PER_PEER_MAX && !self.addresses.contains(address) {
                 self.addresses.push(address.clone());
             }
         }
@@ -107,10 +106,15 @@ impl Book {
         if !self.make_room(false, source) {
             return;
         }
-        let (failures, met, remembered) = (0, false, false);
-        let (addresses_now, next, held) = (Vec::new(), now, now);
-        let mut entry =
-            Entry { addresses: addresses_now, source, met, failures, next, held, remembered };
+        let mut entry = Entry {
+            addresses: Vec::new(),
+            source,
+            met: false,
+            failures: 0,
+            next: now,
+            held: now,
+            remembered: false,
+        };
         entry.add(addresses);
         self.entries.insert(peer, entry);
     }
@@ -128,8 +132,8 @@ impl Book {
     pub(crate) fn met(&mut self, peer: PeerId, ip: Option<IpAddr>, now: Instant) {
         let source = Source::of(ip);
         self.learn(peer, &[], source, now);
-        let knows = self.entries.get(&peer).map(|known| known.met);
-        let moves = knows == Some(false) && self.make_room(true, source);
+        let moves =
+            self.entries.get(&peer).is_some_and(|known| !known.met) && self.make_room(true, source);
         if let Some(known) = self.entries.get_mut(&peer) {
             known.failures = 0;
             if moves {
