@@ -6,12 +6,12 @@ from pathlib import Path
 
 from conftest import Script, Start
 
-#: A rank of a group of two.
+#: A rank of a group.
 RANK = '''
 import os
 import torch.distributed as group
-rank, size, rest = int(sys.argv[1]), 2, sys.argv[3:]
-group.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=size)
+rank, size, meeting, rest = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+group.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=size)
 part = None
 
 
@@ -65,7 +65,7 @@ print("EXCHANGES", swarm.leave()["exchanges"])
 def ranks_of(start: Start, tmp_path: Path, text: str, *words: str, size: int = 2) -> list[Script]:
     meeting = tmp_path / "meeting"
     meeting.unlink(missing_ok=True)
-    return [start(f"rank-{rank}", text, str(rank), str(meeting), *words) for rank in range(size)]
+    return [start(f"rank-{rank}", text, str(rank), str(size), str(meeting), *words) for rank in range(size)]
 
 
 def test_ranks_of_a_group_run_one_loop_and_are_one_peer(start: Start, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_ranks_of_a_group_run_one_loop_and_are_one_peer(start: Start, tmp_path: 
 
 
 def test_a_part_of_all_processes_is_a_peer_and_its_first_one_speaks(start: Start, tmp_path: Path) -> None:
-    text = RANK.replace("rank, size, rest = int(sys.argv[1]), 2,", "rank, size, rest = int(sys.argv[1]), 3,") + '''
+    text = RANK + '''
 part, model, steps = group.new_group([1, 2]), Net(), 200
 address = [None]
 if rank == 0:

@@ -16,9 +16,8 @@ except (ImportError, ValueError):
     # PyTorch 1.13 with Python 3.11 fails in the import.
     HAS_FULLY_SHARD = False
 
-#: A rank of a loop whose model is in parts, made by a function `shard`.
-LOOP = RANK + '''
-SHARD
+#: A rank of a loop whose model is in parts.
+LOOP = '''
 def full(model):
     return [getattr(p, "full_tensor", lambda: p)().detach().flatten().tolist() for p in model.parameters()]
 def moments():
@@ -66,7 +65,7 @@ FULLY_SHARD = '''
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 def shard(model):
-    mesh = init_device_mesh("cpu", (2,))
+    mesh = init_device_mesh("cpu", (size,))
     fully_shard(model.first, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
@@ -75,17 +74,17 @@ def make_optimizer(model):
 train = one_step
 '''
 
-#: What FSDP has of PyTorch 2, in PyTorch 1.13: half of the rows of the first layer at each of two ranks, and a
-#: gradient step by hand.
+#: What FSDP has of PyTorch 2, in PyTorch 1.13: a part of the rows of the first layer at each rank, and a gradient
+#: step by hand.
 STAND_IN = '''
 import types
 class DTensor(torch.Tensor):
     @staticmethod
     def __new__(kind, rows):
-        shape = (2 * rows.shape[0], *rows.shape[1:])
+        shape = (size * rows.shape[0], *rows.shape[1:])
         made = torch.Tensor._make_wrapper_subclass(kind, shape, dtype=rows.dtype, device=rows.device, requires_grad=True)
         made.rows, made.placements = rows, ()
-        made.device_mesh = types.SimpleNamespace(size=lambda: 2)
+        made.device_mesh = types.SimpleNamespace(size=lambda: size)
         return made
 
     @classmethod
@@ -96,7 +95,7 @@ class DTensor(torch.Tensor):
         return self.rows
 
     def full_tensor(self):
-        found = [torch.empty_like(self.rows) for _ in range(2)]
+        found = [torch.empty_like(self.rows) for _ in range(size)]
         group.all_gather(found, self.rows)
         return torch.cat(found)
 
@@ -104,7 +103,7 @@ class DTensor(torch.Tensor):
 def distribute_tensor(numbers, mesh, placements):
     numbers = numbers.contiguous()
     group.broadcast(numbers, 0)
-    return DTensor(numbers.chunk(2)[rank].clone())
+    return DTensor(numbers.chunk(size)[rank].clone())
 
 
 sys.modules["torch.distributed.tensor"] = types.ModuleType("torch.distributed.tensor")
@@ -113,7 +112,7 @@ sys.modules["torch.distributed.tensor"].distribute_tensor = distribute_tensor
 
 def shard(model):
     for name, parameter in list(model.first._parameters.items()):
-        model.first._parameters[name] = DTensor(parameter.detach().chunk(2)[rank].clone())
+        model.first._parameters[name] = DTensor(parameter.detach().chunk(size)[rank].clone())
     return model
 
 
@@ -134,20 +133,41 @@ def train(model, optimizer, generator):
         group.all_reduce(gradient)
         momentum = optimizer.state[p]["momentum_buffer"]
         with torch.no_grad():
-            own = gradient.chunk(2)[rank] if isinstance(p, DTensor) else gradient
+            own = gradient.chunk(size)[rank] if isinstance(p, DTensor) else gradient
             own_momentum = momentum.rows if isinstance(p, DTensor) else momentum
-            own_momentum.mul_(0.9).add_(own / 2)
+            own_momentum.mul_(0.9).add_(own / size)
             (p.rows if isinstance(p, DTensor) else p).sub_(0.05 * own_momentum)
     return loss.detach()
 '''
 
+#: Makes a model in parts, its optimizer and a step of the loop.
+SHARD = FULLY_SHARD if HAS_FULLY_SHARD else STAND_IN
 
-def test_parts_are_gathered_where_they_are_read_and_scattered_where_they_are_moved(start: Start, tmp_path: Path) -> None:
-    _parts_are_one_peer(start, tmp_path, STAND_IN)
+
+# A script for several GPUs also runs on one: its model is then in one part.
+@pytest.mark.parametrize("size", [1, 2])
+def test_parts_are_gathered_where_they_are_read_and_scattered_where_they_are_moved(
+    start: Start, tmp_path: Path, size: int
+) -> None:
+    loop = RANK + SHARD + LOOP
+    ranks = ranks_of(start, tmp_path, loop, size=size)
+    single = start("single", SINGLE, ranks[0].address())
+    logs = [peer.wait() for peer in (*ranks, single)]
+    told = [{line.split()[0]: line for line in log.splitlines() if line} for log in logs]
+    assert told[0]["WEIGHTS"] == told[size - 1]["WEIGHTS"], logs
+    for it in told[:size]:
+        _, membership, moved, exchanges, loss = it["ENDED"].split()
+        assert membership == "finished" and int(moved) > 1 and int(exchanges) > 0, logs
+        assert float(loss) < 0.3, logs
+    assert int(told[size]["EXCHANGES"].split()[1]) > 0, logs
+    again = [rank.wait() for rank in ranks_of(start, tmp_path, loop, "again", size=size)]
+    for log in again:
+        resumed = {line.split()[0]: line for line in log.splitlines() if line}
+        assert resumed["BEGINS"] == told[0]["BEGINS"] and resumed["MOMENTS"] == told[0]["MOMENTS"], again
 
 
 def test_after_an_error_of_the_loop_the_checkpoint_before_it_is_resumed(start: Start, tmp_path: Path) -> None:
-    text = RANK + STAND_IN + '''
+    text = RANK + SHARD + '''
 model = shard(Net())
 optimizer = make_optimizer(model)
 generator = torch.Generator().manual_seed(rank)
@@ -172,7 +192,7 @@ end()
 
 
 def test_a_model_in_parts_needs_the_group_of_all_that_have_one(start: Start, tmp_path: Path) -> None:
-    text = RANK + STAND_IN + '''
+    text = RANK + SHARD + '''
 model = shard(Net())
 for given in (None, group.new_group([0]), group.new_group([1])):
     try:
@@ -183,27 +203,5 @@ end()
 '''
     for rank in ranks_of(start, tmp_path, text):
         log = rank.wait()
-        assert log.count("give dnode.join the process_group") == 2 and "process_group: this process is not in it" in log, log
-
-
-def _parts_are_one_peer(start: Start, tmp_path: Path, shard: str) -> None:
-    loop = LOOP.replace("SHARD", shard)
-    ranks = ranks_of(start, tmp_path, loop)
-    single = start("single", SINGLE, ranks[0].address())
-    logs = [peer.wait() for peer in (*ranks, single)]
-    told = [{line.split()[0]: line for line in log.splitlines() if line} for log in logs]
-    assert told[0]["WEIGHTS"] == told[1]["WEIGHTS"], logs
-    for it in told[:2]:
-        _, membership, moved, exchanges, loss = it["ENDED"].split()
-        assert membership == "finished" and int(moved) > 1 and int(exchanges) > 0, logs
-        assert float(loss) < 0.3, logs
-    assert int(told[2]["EXCHANGES"].split()[1]) > 0, logs
-    again = [rank.wait() for rank in ranks_of(start, tmp_path, loop, "again")]
-    for log in again:
-        resumed = {line.split()[0]: line for line in log.splitlines() if line}
-        assert resumed["BEGINS"] == told[0]["BEGINS"] and resumed["MOMENTS"] == told[0]["MOMENTS"], again
-
-
-@pytest.mark.skipif(not HAS_FULLY_SHARD, reason="this PyTorch is older than 2.6 and has no fully_shard")
-def test_a_model_of_fully_shard_is_gathered_and_scattered(start: Start, tmp_path: Path) -> None:
-    _parts_are_one_peer(start, tmp_path, FULLY_SHARD)
+        assert "give dnode.join the process_group" in log and "process_group: this process is not in it" in log, log
+        assert "process_group has 1 processes, and 2 have a part of the weights" in log, log

@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional, Union
 import torch
 import torch.distributed as group
 
-from dnode import _launch, _logging, _options
+from dnode import _launch, _logging, _options, _parts
 from dnode._native import ConfigError, Error, RunMismatch
 from dnode._step import Membership
 from dnode._swarm import Swarm, join
@@ -57,7 +57,8 @@ class Host:
         self._joined = None
         self.loss, self._speaks, self.membership = float("nan"), speaks, "alone"
         given = self._given(steps, data_dir, resume)
-        if group.is_available() and group.is_initialized() and group.get_world_size() > 1:
+        in_parts = any(_parts.is_part(it) for it in model.parameters())
+        if group.is_available() and group.is_initialized() and (group.get_world_size() > 1 or in_parts):
             given.setdefault("process_group", group.group.WORLD)
         try:
             self._joined = join(model, optimizer, run=self._run, **given)

@@ -73,7 +73,8 @@ def _plain(name: str, parallel: "set[str]") -> str:
 class Host:
     """The processes that are one peer, and whether this one has its node."""
 
-    size: int = 1
+    #: Processes of the group that was given; 0 where none was.
+    size: int = 0
     speaks: bool = True
 
 
@@ -266,7 +267,7 @@ def _refuse_parts(model: torch.nn.Module, host: Host) -> None:
         or any(type(it).__name__ == "FlatParameter" or hasattr(it, "ds_id") for it in model.parameters())
     )
     parts = [it for it in model.parameters() if _parts.is_part(it)]
-    if sharded or (parts and host.size == 1) or not all(hasattr(it, "full_tensor") for it in parts):
+    if sharded or (parts and host.size == 0) or not all(hasattr(it, "full_tensor") for it in parts):
         raise ConfigError(
             "join with a model whose ranks have parts of the weights (FSDP, ZeRO or tensor parallelism): "
             "wrap it in DistributedDataParallel or fully_shard, and give dnode.join the process_group"
