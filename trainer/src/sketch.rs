@@ -1,5 +1,7 @@
 //! A count sketch of parameters: 256 numbers whose distances estimate distances of replicas.
 
+use std::ops::Range;
+
 use crate::kernel::vectorized;
 
 /// Length of a sketch.
@@ -7,6 +9,30 @@ pub const SKETCH_LEN: usize = 256;
 
 /// Seed of buckets and signs; every peer uses it, or sketches could not be compared.
 const SEED: u64 = 0x646e_6f64_6531;
+
+/// Pieces that a sketch is made of where the vector is longer than all of them: one in each of so many
+/// equal parts.
+const PIECES: usize = 128;
+/// Elements of a piece.
+const PIECE_ELEMENTS: usize = 2048;
+
+/// What a sketch of `elements` elements is made of, and the factor of its sums.
+///
+/// Long vectors are sampled, so that no length costs a training step more than about a millisecond. A piece
+/// of each part stands for the whole part, and lies where a hash says: `‖a − b‖²` over the pieces, times how
+/// many elements one stands for, has the mean that it has over all elements.
+pub(crate) fn sample(elements: usize) -> (impl Iterator<Item = Range<usize>>, f64) {
+    let all = PIECES * PIECE_ELEMENTS;
+    let (parts, most) = if elements > all { (PIECES, PIECE_ELEMENTS) } else { (1, elements) };
+    let pieces = (0..parts).map(move |index| {
+        // `elements` are those of vectors in memory: no overflow by a factor of 128.
+        let part = index * elements / parts..(index + 1) * elements / parts;
+        let room = (part.len() - most) as u64 + 1;
+        let start = part.start + (mix(SEED ^ index as u64) % room) as usize;
+        start..start + most
+    });
+    (pieces, (elements as f64 / (parts * most).max(1) as f64).sqrt())
+}
 
 /// Adds `values`, which begin at element `start` of the flat vector, to the sketch.
 ///
@@ -98,6 +124,40 @@ mod tests {
         }
         // Four standard errors of the mean.
         assert!((ratios - 1.0).abs() < 4.0 * 0.0884 / (cases as f64).sqrt(), "{ratios}");
+    }
+
+    #[test]
+    fn long_vectors_are_sampled_without_bias() {
+        let exactly = PIECES * PIECE_ELEMENTS;
+        for elements in [0, 1, 1000, exactly] {
+            assert_eq!(sample(elements).0.collect::<Vec<_>>(), [0..elements], "all of them");
+        }
+        for elements in [exactly + 1, 300_007, 5_000_000] {
+            let (pieces, factor) = sample(elements);
+            let mut end = 0;
+            for piece in pieces {
+                assert!(end <= piece.start && piece.end <= elements, "{piece:?} after {end}");
+                assert_eq!(piece.len(), PIECE_ELEMENTS);
+                end = piece.end;
+            }
+            assert!((factor.powi(2) * exactly as f64 / elements as f64 - 1.0).abs() < 1e-12);
+        }
+        // Layers that differ by a hundred times.
+        let elements = 1_500_000;
+        let of = |i: usize| {
+            let scale = [1.0, 0.1, 0.01][i / 50_000 % 3];
+            scale * ((mix(i as u64) >> 40) as f32 / (1 << 24) as f32 - 0.5)
+        };
+        let exact: f64 = (0..elements).map(|i| f64::from(of(i)).powi(2)).sum();
+        let (pieces, factor) = sample(elements);
+        let mut sums = [0.0; SKETCH_LEN];
+        for piece in pieces {
+            let start = piece.start;
+            accumulate(start, &piece.map(of).collect::<Vec<_>>(), &mut sums);
+        }
+        let ratio = factor.powi(2) * sums.iter().map(|sum| sum * sum).sum::<f64>() / exact;
+        // Three standard deviations of the sketch, and as much for the layers.
+        assert!((ratio - 1.0).abs() < 6.0 * 0.0884, "{ratio}");
     }
 
     #[test]

@@ -84,24 +84,28 @@ impl Replica {
     ///
     /// `Σ (S(a) − S(b))²` estimates the squared Euclidean distance of two replicas without bias,
     /// with a relative standard deviation of at most 8.8 %. Equal on every peer for equal weights.
+    /// More than 262,144 weights are sampled, which adds what layers differ by.
     ///
     /// Source: Charikar, Chen, Farach-Colton 2002, "Finding frequent items in data streams".
     pub fn sketch(&mut self, sketch: &mut [f32; SKETCH_LEN]) {
         self.catch_up();
         let mut sums = [0.0; SKETCH_LEN];
-        let whole = 0..self.fragments.parameters();
+        let (pieces, factor) = sketch::sample(self.fragments.parameters());
         if self.outer.is_some() {
             let (lock, mut values) = (self.shared.lock(), vec![0.0; CHUNK]);
-            for part in chunks(whole) {
+            for part in pieces.flat_map(chunks) {
                 let (start, values) = (part.start, &mut values[..part.len()]);
                 lock.store.weights(part, values);
                 sketch::accumulate(start, values, &mut sums);
             }
         } else {
-            self.live.visit(whole, |start, values| sketch::accumulate(start, values, &mut sums));
+            for piece in pieces {
+                let visit = |start, values: &[f32]| sketch::accumulate(start, values, &mut sums);
+                self.live.visit(piece, visit);
+            }
         }
         for (out, sum) in sketch.iter_mut().zip(sums) {
-            *out = sum as f32;
+            *out = (factor * sum) as f32;
         }
     }
 }
