@@ -84,7 +84,7 @@ if [ "${1:-}" = --cpu ]; then
     loops=(cnn) llama=(4 2 2 2 64 192 64 200) billion=(2 2 2 1 128 384 64 20)
 else
     device=cuda:0 peak=("${PEAK_TFLOPS:-989}" "${PEAK_TFLOPS_F32:-67}") precisions=(bf16 f32 fp16)
-    shape=(12 12 768 1024 16) lines=(40 60)
+    shape=(12 12 768 1024 16) lines=(20 30)
     loops=(gpt large) llama=(4 12 12 12 768 2048 512 1050) billion=(2 16 32 8 2048 8192 512 30)
     nvidia-smi -L >/dev/null 2>&1 || fail "no NVIDIA driver answers (nvidia-smi -L); --cpu runs the same on the processor"
     python3 -c 'import sys, torch
@@ -197,15 +197,15 @@ end() {
 compare_peers() {
     peer a
     await a '"peers":0' "${lines[0]}" || return
+    echo "alone:                         $(rates a '"peers":0' | middle) samples/s"
     peer b --bootstrap "$(head -1 "$work/a/address")"
     await a '"peers":1' "${lines[1]}" || return
+    echo "with gossip, two peers:        $(rates a '"peers":1' | middle) samples/s each"
     end a b
     peer c --rule none
     peer d --rule none
     await d '"peers":0' "${lines[0]}" || return
     end c d
-    echo "alone:                         $(rates a '"peers":0' | middle) samples/s"
-    echo "with gossip, two peers:        $(rates a '"peers":1' | middle) samples/s each"
     echo "without gossip, two processes: $(rates d '"peers":0' | middle) samples/s each"
     local where='weights are mixed on the device'
     if [ "$device" != cpu ] && ! grep -q "$where" "$work/a.log"; then
@@ -236,8 +236,12 @@ part_python() {
     cp -r "$root/node/python/python/dnode" "$package/"
     cp "$bin/release/libdnode_python.so" "$package/dnode/_native.abi3.so"
     if python3 -c 'import pytest' 2>/dev/null; then
+        # Each as it ends, so that a machine that is short of time has told which failed.
+        local several=()
+        if python3 -c 'import xdist' 2>/dev/null; then several=(-n 4); fi
         (cd "$root/node/python/tests" && DNODE_TEST_DEVICE=$device CARGO_TARGET_DIR=$bin \
-            try python3 -m pytest -q --tb short -p no:cacheprovider test_{vector,loops,state,swarm,tensors}.py)
+            try python3 -m pytest -v --tb short -p no:cacheprovider "${several[@]}" \
+            test_{vector,loops,state,swarm,tensors}.py)
     else
         echo "not tested: python3 has no pytest"
     fi
