@@ -275,6 +275,7 @@ impl Driver {
             }
             NetworkEvent::Message { from, message } => {
                 self.bootstrap.on_met();
+                self.removals.on_met();
                 if let Message::Part(part) = message {
                     self.course.on_part(from, part);
                 }
@@ -290,6 +291,9 @@ impl Driver {
             }
             NetworkEvent::Refused { peer, difference, by_us } => {
                 self.on_refused(peer, difference, by_us);
+            }
+            NetworkEvent::BootstrapReached { address, peer } => {
+                self.bootstrap.reached(&address.to_string(), &peer);
             }
             NetworkEvent::BootstrapUnreachable { address, .. } => {
                 self.bootstrap.unreachable(&address.to_string());
@@ -346,11 +350,8 @@ impl Driver {
             }
             return;
         }
-        let who = if by_us { "refused" } else { "was refused by" };
-        let advice = advice(&difference.field);
-        tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
-        telemetry.event("refused", &format!("{peer}: {difference}"));
-        if self.bootstrap.refused(&peer.to_string()) && !self.bootstrap.has_met() {
+        telemetry.turned_away(peer, &difference, by_us);
+        if self.bootstrap.refused(&peer) && !self.bootstrap.has_met() {
             self.lifecycle.fail(DriveError::OtherRun(difference));
         }
     }

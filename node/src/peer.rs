@@ -24,7 +24,7 @@ use std::time::Instant;
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent, unix_time};
 use dnode_protocol::RunSpec;
 use dnode_protocol::invitation::Role;
-use dnode_protocol::membership::{RunSecret, Ticket};
+use dnode_protocol::membership::Ticket;
 use dnode_trainer::checkpoint::CheckpointError;
 use dnode_trainer::{TrainError, Trainer};
 use serde_json::json;
@@ -40,7 +40,6 @@ use crate::process::console::Console;
 use crate::storage::data_dir::{DataDir, DataDirError};
 use crate::storage::identity::Identity;
 use crate::storage::peer_store::{PeerStore, PeersFileError};
-use crate::storage::secret;
 use crate::storage::verdict_store::VerdictStore;
 use crate::telemetry::metrics;
 use crate::telemetry::progress::Reporter;
@@ -50,7 +49,7 @@ use crate::tools::check::FirstStep;
 use crate::training::{Ending, NotSaved, Plan, TrainingThread};
 use first_step::first_step;
 use halves::{agreed, checked};
-use membership::{Member, MembershipError, with_ticket};
+use membership::{Entrance, Member, MembershipError, with_ticket};
 use network::network_config;
 pub use network::with_peers_file;
 pub use outcome::{LastEvaluation, Outcome};
@@ -317,7 +316,7 @@ pub async fn join(
     let (config, begins) = initial::weights(config, trainer.as_ref())?;
     let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
     let (fragments, gossip) = checked(&config, trainer.as_mut())?;
-    let (dir, identity, secret, member) = enter(&config, &run, given)?;
+    let (dir, identity, Entrance { secret, member }) = enter(&config, &run, given.as_ref())?;
     let observes = observes(&config, member.as_ref().map(Member::pass))?;
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let wanted = tells_first_step.then(|| FirstStep::new(&config, stream(&identity.peer())));
@@ -368,7 +367,7 @@ pub async fn join(
     let untrained = position.step == 0;
     let terms = Terms { reunion, untrained, observes: watches, ..terms(&config, dir.life()) };
     let network = network_config(&config, &identity, (&run, settings), &dir, digest)?;
-    let removals = Removals::new(dir.path().to_owned());
+    let removals = Removals::new(dir.path().to_owned(), secret.is_none());
     let (network, events) =
         Network::start(Member::with(member, NetworkConfig { remembered, secret, ..network }))?;
     let core = core((&identity, dir.life()), gossip, (fragments, position.clock));
@@ -402,21 +401,17 @@ pub async fn join(
     drive(parts, position.samples, events, stop).await
 }
 
-/// What [`enter`] finds: data directory, identity, secret, and how this peer came into a run with owners.
-type Entered = (DataDir, Identity, Option<RunSecret>, Option<Member>);
+/// What [`enter`] finds: data directory, identity, and who may take part.
+type Entered = (DataDir, Identity, Entrance);
 
-/// The data directory, bound to the run, the identity that is kept there, the secret of the run, if it is
-/// closed, and how this peer came in, if it has owners. `given`: a ticket given by hand.
-fn enter(config: &Config, run: &RunSpec, given: Option<Ticket>) -> Result<Entered, JoinError> {
+/// The data directory, bound to the run, the identity that is kept there, and who may take part.
+/// `given`: a ticket given by hand.
+fn enter(config: &Config, run: &RunSpec, given: Option<&Ticket>) -> Result<Entered, JoinError> {
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
-    let began = dir.is_bound();
     dir.bind(run)?;
-    let before = secret::load(dir.path())?;
-    let by_hand = given.as_ref().map(|ticket| ticket.secret().clone());
-    let secret = membership::settle(config, by_hand, (&dir, began))?;
-    let member = membership::take_in(&dir, &identity, (given.as_ref(), before))?;
-    Ok((dir, identity, secret, member))
+    let entrance = membership::enter(config, given, (&dir, &identity))?;
+    Ok((dir, identity, entrance))
 }
 
 /// Drives the run to its end and writes its final metrics; `samples` were processed before it.

@@ -2,6 +2,7 @@
 //! bottleneck.
 
 pub(crate) mod audit;
+pub(crate) mod caused;
 pub mod diagnosis;
 pub(crate) mod labels;
 pub mod metrics;

@@ -253,7 +253,7 @@ impl Discovery {
         let (named, address) = if own { (None, without_peer(address)) } else { (named, address) };
         let connected = named.filter(|peer| context.swarm.is_connected(peer));
         if let Some(peer) = connected.and_then(from_libp2p) {
-            self.dialer.reached(index, peer);
+            self.on_reached(index, peer, context);
             return;
         }
         let options = match named {
@@ -301,10 +301,20 @@ impl Discovery {
     }
 
     /// Notes that a dial has led to a connection to `peer`.
-    pub(crate) fn on_connected(&mut self, peer: PeerId, connection: ConnectionId) {
+    pub(crate) fn on_connected(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        context: &mut Context,
+    ) {
         if let Some(index) = self.dialer.bootstrap_of(connection) {
-            self.dialer.reached(index, peer);
+            self.on_reached(index, peer, context);
         }
+    }
+
+    fn on_reached(&mut self, index: usize, peer: PeerId, context: &mut Context) {
+        let address = self.dialer.reached(index, peer);
+        context.outbox.report(NetworkEvent::BootstrapReached { address, peer });
     }
 
     /// Notes that a dial has ended, with or without success.

@@ -276,6 +276,13 @@ pub enum NetworkEvent {
         /// Why.
         why: String,
     },
+    /// A bootstrap address has led to a peer, which may be of another run.
+    BootstrapReached {
+        /// The configured address.
+        address: Multiaddr,
+        /// Who answered.
+        peer: PeerId,
+    },
     /// A bootstrap address did not answer; it will be dialled again.
     BootstrapUnreachable {
         /// The configured address.

@@ -1,11 +1,11 @@
 //! Records in the audit log what happens in a run: who takes part, and whose numbers moved the weights.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dnode_audit::{
-    Denied, End, Entry, Expelled, Figure, Group, Hash, Invited, Joined, Judged, Left, Named,
-    Offended, Revoked, Snapshot, Text, Trained, Way,
+    Contributed, Denied, End, Entry, Expelled, Figure, Group, Hash, Invited, Joined, Judged, Left,
+    Named, Offended, Revoked, Snapshot, Text, Trained, Way,
 };
 use dnode_gossip::{Event, Failure, Grounds, Input, Output, Trust, Work};
 use dnode_network::NetworkEvent;
@@ -16,13 +16,9 @@ use dnode_trainer::MixReport;
 
 use crate::telemetry::audit::AuditLog;
 use crate::telemetry::audit::sums::{Mix, Sums};
+use crate::telemetry::caused::Caused;
 use crate::training::{Answer, Position};
 
-/// Time over which the mixes of a neighbour are added up to one line.
-const SUM_EVERY: Duration = Duration::from_secs(30);
-/// Most lines in that time that others cause by coming, going and breaking rules; more are counted as
-/// lost. So nobody can push older lines out of the files that are kept within hours.
-const CAUSED_MAX: u32 = 100;
 /// Most names that are remembered, so that each is told once.
 const NAMES_MAX: usize = 256;
 /// Most snapshots that are on their way: more than the core pulls at a time.
@@ -48,8 +44,9 @@ pub(crate) struct Auditing {
     own: Position,
     /// What was told of it.
     told: Position,
-    next: Instant,
-    caused: u32,
+    /// Lines that others cause by coming, going and breaking rules; those that are not written count as lost.
+    /// Over the same time the mixes of a neighbour are added up to one line.
+    caused: Caused,
 }
 
 impl Auditing {
@@ -73,8 +70,7 @@ impl Auditing {
             first_of_moments: fragments.first_of_moments(),
             own,
             told: own,
-            next: Instant::now() + SUM_EVERY,
-            caused: 0,
+            caused: Caused::new(Instant::now()),
         }
     }
 
@@ -99,6 +95,7 @@ impl Auditing {
             NetworkEvent::PeerDown { peer, reason } => {
                 self.tell_of(peer);
                 self.samples.remove(peer);
+                self.names.remove(peer);
                 let reason = Text::new(&reason.to_string());
                 self.caused(Entry::Left(Left { peer: *peer, reason }));
             }
@@ -123,6 +120,7 @@ impl Auditing {
             | NetworkEvent::Uses { .. }
             | NetworkEvent::Message { .. }
             | NetworkEvent::Tensor { .. }
+            | NetworkEvent::BootstrapReached { .. }
             | NetworkEvent::BootstrapUnreachable { .. }
             | NetworkEvent::NotLetIn { .. }
             | NetworkEvent::Copied { .. }
@@ -273,9 +271,7 @@ impl Auditing {
 
     /// Tells the sums when it is time.
     pub(super) fn tick(&mut self) {
-        let now = Instant::now();
-        if now >= self.next {
-            (self.next, self.caused) = (now + SUM_EVERY, 0);
+        if self.caused.end(Instant::now()).is_some() {
             self.tell();
         }
     }
@@ -297,15 +293,21 @@ impl Auditing {
         let (said, told) = self.samples.get_mut(peer).unwrap_or(nobody);
         let trains = said != told;
         *told = *said;
-        if let Some(entry) = self.sums.take(peer, *said, trains) {
-            self.log.record(entry);
+        match self.sums.take(peer, *said, trains) {
+            // Nothing but words: whoever comes again and again has as many lines as it likes.
+            Some(
+                entry @ Entry::Contributed(Contributed { count: 0, undone: 0, refused: 0, .. }),
+            ) => {
+                self.caused(entry);
+            }
+            Some(entry) => self.log.record(entry),
+            None => {}
         }
     }
 
     /// Records what others may cause as often as they like.
     fn caused(&mut self, entry: Entry) {
-        self.caused = self.caused.saturating_add(1);
-        if self.caused <= CAUSED_MAX {
+        if self.caused.one_more() {
             self.log.record(entry);
         } else {
             self.log.lose();

@@ -1,9 +1,10 @@
 //! Keeps track of the bootstrap addresses: which may still answer, and which lead to another run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use dnode_network::{Multiaddr, is_loopback};
+use dnode_protocol::PeerId;
 
 /// Time within which a living bootstrap peer answers, even from the other side of the world. An address
 /// that is not reached is given up only after the handshake's ten seconds.
@@ -20,6 +21,8 @@ pub(super) struct Bootstrap {
     unheard: BTreeSet<String>,
     /// Addresses that have not led to a peer of another run.
     hopeful: BTreeSet<String>,
+    /// Whom they have led to.
+    led_to: BTreeMap<String, PeerId>,
     /// Whether it was reported that they have not answered yet.
     told: bool,
     /// Since when they are dialled.
@@ -32,7 +35,8 @@ impl Bootstrap {
     pub(super) fn new(addresses: impl IntoIterator<Item = String>) -> Self {
         let unheard: BTreeSet<String> = addresses.into_iter().collect();
         let (told, since, met) = (false, Instant::now(), false);
-        Self { hopeful: unheard.clone(), unheard, told, since, met }
+        let led_to = BTreeMap::new();
+        Self { hopeful: unheard.clone(), unheard, led_to, told, since, met }
     }
 
     /// Whether an answer of one of them may still come soon, this long after it was dialled. Who would
@@ -88,15 +92,22 @@ impl Bootstrap {
         self.hopeful.remove(address) && self.hopeful.is_empty()
     }
 
-    /// `peer`, by its full name, is of another run. Returns whether no address is left that may lead to
-    /// a peer of this run. A peer of another run that was met on the local network says nothing about
-    /// the addresses.
-    pub(super) fn refused(&mut self, peer: &str) -> bool {
+    /// `address` has led to `peer`.
+    pub(super) fn reached(&mut self, address: &str, peer: &PeerId) {
+        // Bounded: addresses that a person has given.
+        self.led_to.insert(address.to_owned(), *peer);
+    }
+
+    /// `peer` is of another run. Returns whether no address is left that may lead to a peer of this run.
+    /// A peer of another run to which no address has led, from the local network for one, says nothing
+    /// about the addresses.
+    pub(super) fn refused(&mut self, peer: &PeerId) -> bool {
         let before = self.hopeful.len();
-        // An address without a peer's name may lead to any peer, so it is given up at the first
-        // refusal.
-        let leads_elsewhere =
-            |address: &String| address.rsplit_once("/p2p/").is_some_and(|(_, name)| name != peer);
+        let name = peer.to_string();
+        let leads_elsewhere = |address: &String| {
+            self.led_to.get(address) != Some(peer)
+                && address.rsplit_once("/p2p/").is_none_or(|(_, named)| named != name)
+        };
         self.hopeful.retain(leads_elsewhere);
         self.unheard.retain(leads_elsewhere);
         before > 0 && self.hopeful.is_empty()
@@ -107,29 +118,42 @@ impl Bootstrap {
 mod tests {
     use super::*;
 
+    const A: &str = "/ip4/192.0.2.7/udp/1/quic-v1";
+    const B: &str = "/ip4/192.0.2.8/tcp/1";
+
+    fn peer(number: u8) -> PeerId {
+        PeerId::from_public_key([number; 32])
+    }
+
+    /// Two addresses, which have led to the peers 1 and 2.
     fn two() -> Bootstrap {
-        let addresses = ["/ip4/192.0.2.7/udp/1/quic-v1/p2p/A", "/ip4/192.0.2.8/tcp/1/p2p/B"];
-        Bootstrap::new(addresses.map(str::to_owned))
+        let mut bootstrap = Bootstrap::new([A, B].map(str::to_owned));
+        bootstrap.reached(A, &peer(1));
+        bootstrap.reached(B, &peer(2));
+        bootstrap
     }
 
     #[test]
     fn a_run_is_another_only_when_every_bootstrap_peer_says_so() {
         let mut bootstrap = two();
-        assert!(!bootstrap.refused("a stranger"));
-        assert!(!bootstrap.refused("B"));
+        assert!(!bootstrap.refused(&peer(3)));
+        assert!(!bootstrap.refused(&peer(2)));
         assert!(bootstrap.may_answer(Duration::ZERO));
-        assert!(bootstrap.refused("A"));
-        assert!(!Bootstrap::new([]).refused("A"));
-        assert!(Bootstrap::new(["/dns4/example.org/tcp/1".to_owned()]).refused("A"));
+        assert!(bootstrap.refused(&peer(1)));
+        assert!(!Bootstrap::new([]).refused(&peer(1)));
+        // Who has come by itself may be of any run.
+        let mut unheard = Bootstrap::new([A.to_owned()]);
+        assert!(!unheard.refused(&peer(1)) && unheard.may_answer(Duration::ZERO));
+        assert!(Bootstrap::new([format!("{A}/p2p/{}", peer(1))]).refused(&peer(1)));
     }
 
     #[test]
     fn silence_is_told_once_and_before_an_address_is_given_up() {
         let mut bootstrap = two();
         assert_eq!(bootstrap.overdue(Duration::from_secs(1)), None);
-        bootstrap.unreachable("/ip4/192.0.2.8/tcp/1/p2p/B");
+        bootstrap.unreachable(B);
         let told = bootstrap.overdue(Duration::from_secs(3));
-        assert_eq!(told.as_deref(), Some("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A"));
+        assert_eq!(told.as_deref(), Some(A));
         assert_eq!(bootstrap.overdue(Duration::from_secs(4)), None);
         assert_eq!(Bootstrap::new([]).overdue(Duration::from_secs(3)), None);
         assert!(Duration::from_secs(2) < ANSWER_USUAL && ANSWER_USUAL < Duration::from_secs(3));
@@ -138,11 +162,11 @@ mod tests {
     #[test]
     fn an_answer_may_come_until_every_address_has_failed() {
         let mut bootstrap = two();
-        bootstrap.unreachable("/ip4/192.0.2.8/tcp/1/p2p/B");
+        bootstrap.unreachable(B);
         assert!(bootstrap.may_answer(Duration::ZERO));
-        bootstrap.unreachable("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A");
+        bootstrap.unreachable(A);
         assert!(!bootstrap.may_answer(Duration::ZERO));
-        assert!(!bootstrap.refused("B") && bootstrap.refused("A"));
+        assert!(!bootstrap.refused(&peer(2)) && bootstrap.refused(&peer(1)));
     }
 
     const NAMED: &str =
@@ -160,10 +184,10 @@ mod tests {
     fn a_run_is_closed_to_us_only_when_every_address_says_so() {
         let mut bootstrap = two();
         assert!(!bootstrap.not_let_in("/ip4/192.0.2.9/tcp/1"));
-        assert!(!bootstrap.not_let_in("/ip4/192.0.2.8/tcp/1/p2p/B"));
+        assert!(!bootstrap.not_let_in(B));
         assert!(bootstrap.may_answer(Duration::ZERO));
-        assert!(bootstrap.not_let_in("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A"));
-        assert!(!bootstrap.not_let_in("/ip4/192.0.2.7/udp/1/quic-v1/p2p/A"));
+        assert!(bootstrap.not_let_in(A));
+        assert!(!bootstrap.not_let_in(A));
         assert!(!bootstrap.may_answer(Duration::ZERO));
     }
 

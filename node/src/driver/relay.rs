@@ -93,6 +93,7 @@ impl Relay {
             NetworkEvent::Listening { address } => self.on_listening(address.to_string()),
             NetworkEvent::RelayUp { peer, address, role } => {
                 self.bootstrap.on_met();
+                self.removals.on_met();
                 tracing::info!(peer = %peer.short(), %address, %role, "member connected");
             }
             NetworkEvent::RelayDown { peer, reason } => {
@@ -106,6 +107,9 @@ impl Relay {
             }
             NetworkEvent::Refused { peer, difference, by_us } => {
                 self.on_refused(peer, difference, by_us);
+            }
+            NetworkEvent::BootstrapReached { address, peer } => {
+                self.bootstrap.reached(&address.to_string(), &peer);
             }
             NetworkEvent::BootstrapUnreachable { address, error, retry_in } => {
                 self.bootstrap.unreachable(&address.to_string());
@@ -162,7 +166,7 @@ impl Relay {
         let who = if by_us { "refused" } else { "was refused by" };
         let advice = advice(&difference.field);
         tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
-        if self.bootstrap.refused(&peer.to_string()) && !self.bootstrap.has_met() {
+        if self.bootstrap.refused(&peer) && !self.bootstrap.has_met() {
             self.over = Some(DriveError::OtherRun(difference));
         }
     }

@@ -1,5 +1,5 @@
-//! Who was removed from the run, and who came by which invitation: takes what `dnode revoke` has written, and keeps
-//! what the network knows.
+//! Who was removed from the run, who came by which invitation, and that a run is open: takes what `dnode revoke`
+//! has written, and keeps what the network knows.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -10,6 +10,7 @@ use dnode_protocol::invitation::{Revocation, Target};
 use crate::storage::pass::{
     OWN_REVOCATIONS_FILE, REVOCATIONS_FILE, USES_FILE, keep_known, revocations,
 };
+use crate::storage::secret::keep_open;
 
 /// How often it is looked whether a person has removed somebody.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -41,10 +42,11 @@ impl Known {
     }
 
     fn write(&mut self, folder: &Path, now: Instant) {
-        let Some(known) = self.unwritten.take() else { return };
+        let Some(known) = &self.unwritten else { return };
         self.written = Some(now);
-        if let Err(error) = keep_known(folder, self.name, &known) {
-            tracing::warn!(%error, "{}", self.otherwise);
+        match keep_known(folder, self.name, known) {
+            Ok(()) => self.unwritten = None,
+            Err(error) => tracing::warn!(%error, "{}", self.otherwise),
         }
     }
 }
@@ -58,20 +60,22 @@ pub(crate) struct Removals {
     read: Option<(SystemTime, u64)>,
     removed: Known,
     uses: Known,
+    /// Whether the run is open, and that is not kept yet.
+    opens: bool,
 }
 
 impl Removals {
-    /// Those of the data directory `folder`, which are known to the network.
-    pub(crate) fn new(folder: PathBuf) -> Self {
+    /// Those of the data directory `folder`, which are known to the network. `is_open`: whether the run is.
+    pub(crate) fn new(folder: PathBuf, is_open: bool) -> Self {
         let removed = Known::new(
             REVOCATIONS_FILE,
-            "cannot keep who was removed; this peer asks others after a restart",
+            "cannot keep who was removed, and tries again; until then a restart has to ask others",
         );
         let uses = Known::new(
             USES_FILE,
-            "cannot keep who came by which invitation; this peer counts anew after a restart",
+            "cannot keep who came by which invitation, and tries again; until then a restart counts anew",
         );
-        Self { folder, next: Instant::now(), read: None, removed, uses }
+        Self { folder, next: Instant::now(), read: None, removed, uses, opens: is_open }
     }
 
     /// Tells the network what a person has revoked since the last time, and writes what is to be kept.
@@ -97,6 +101,15 @@ impl Removals {
                 self.read = written;
                 tracing::warn!(%error, "cannot read who is to be removed");
             }
+        }
+    }
+
+    /// A peer of the run was met: where that is open, a later start need not be told so.
+    pub(super) fn on_met(&mut self) {
+        if std::mem::take(&mut self.opens)
+            && let Err(error) = keep_open(&self.folder)
+        {
+            tracing::warn!(%error, "cannot keep that the run is open; a start without --bootstrap begins another");
         }
     }
 
@@ -152,8 +165,14 @@ mod tests {
         };
         let kept = || revocations(folder.path(), REVOCATIONS_FILE).unwrap().len();
         let began = Instant::now();
-        let mut removals = Removals::new(folder.path().to_owned());
-        removals.keep(known(1), began);
+        let mut removals = Removals::new(folder.path().to_owned(), false);
+        // What cannot be written is written when it can.
+        let file = folder.path().join(REVOCATIONS_FILE);
+        std::fs::create_dir_all(file.join("in the way")).unwrap();
+        let before = began.checked_sub(KEEP_EVERY).unwrap();
+        removals.keep(known(1), before);
+        std::fs::remove_dir_all(&file).unwrap();
+        removals.write_due(began);
         assert_eq!(kept(), 1, "the first one is there at once");
         for count in 2..=100 {
             removals.keep(known(count), began + KEEP_EVERY / 2);

@@ -8,6 +8,7 @@ mod interval;
 mod invitation;
 mod judgements;
 mod losses;
+mod neighbours;
 mod staleness;
 mod strangers;
 mod summary;
@@ -17,8 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use dnode_gossip::{Event, Gossip, RefusedMix, Role};
-use dnode_network::{Connection, DownReason, NetworkEvent, NetworkHandle, unix_time};
-use dnode_protocol::invitation::Role as Grade;
+use dnode_network::{NetworkEvent, NetworkHandle, unix_time};
 use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
 use dnode_trainer::checkpoint::Saved;
@@ -34,6 +34,7 @@ pub(crate) use viewing::Viewing;
 pub(crate) use viewing::path;
 
 use crate::peer::LastEvaluation;
+use crate::telemetry::caused::Caused;
 use crate::telemetry::metrics::{
     self, Body, Evaluate, Exchanges, Final, MetricsWriter, Revealed, STALENESS_BUCKETS, Stamp,
     Train,
@@ -76,6 +77,7 @@ pub(crate) struct Telemetry {
     warned: bool,
     copies: Copies,
     losses: losses::LossWatch,
+    caused: Caused,
     /// What commits with noise have revealed, as far as reported.
     revealed: Option<Revealed>,
 }
@@ -113,6 +115,7 @@ impl Telemetry {
             warned: false,
             copies,
             losses: losses::LossWatch::default(),
+            caused: Caused::new(started),
             revealed: None,
         }
     }
@@ -150,6 +153,7 @@ impl Telemetry {
             self.bytes_per_s = (total - self.bytes_seen.1) as f64 / elapsed.as_secs_f64();
             self.bytes_seen = (now, total);
         }
+        self.tell_left_out();
         self.invitation.tick();
         let progress = ProgressLine {
             step: self.position.run_steps(),
@@ -186,37 +190,11 @@ impl Telemetry {
                     tracing::info!("{shortage}");
                 }
             }
-            NetworkEvent::PeerUp { peer, address, role: Grade::Observe, .. } => {
-                tracing::info!(peer = %peer.short(), %address, "an observer is connected");
-                self.event("observer-up", &peer.to_string());
-            }
-            NetworkEvent::PeerUp { peer, address, connection, .. } => {
-                self.met = true;
-                tracing::info!(peer = %peer.short(), %address, "peer up");
-                if *connection == Connection::Tcp {
-                    tracing::info!(peer = %peer.short(), "connected by TCP, not by QUIC (UDP)");
-                }
-                self.event("peer-up", &peer.to_string());
-            }
-            NetworkEvent::RelayUp { peer, address, .. } => {
-                tracing::info!(peer = %peer.short(), %address, "a relay of the run is connected");
-                self.event("relay-up", &peer.to_string());
-            }
-            NetworkEvent::RelayDown { peer, reason } => {
-                tracing::info!(peer = %peer.short(), %reason, "a relay of the run is gone");
-                self.event("relay-down", &format!("{peer}: {reason}"));
-            }
-            NetworkEvent::PeerDown { peer, reason } => {
-                tracing::info!(peer = %peer.short(), name = self.viewing.name(peer), %reason, "peer down");
-                self.event("peer-down", &format!("{peer}: {reason}"));
-                if *reason == DownReason::Left {
-                    self.viewing.left(peer);
-                }
-            }
-            NetworkEvent::Offence { peer, kind, detail } => {
-                tracing::warn!(peer = %peer.short(), name = self.viewing.name(peer), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
-                self.event("offence", &format!("{peer}: {kind}: {detail}"));
-            }
+            NetworkEvent::PeerUp { .. }
+            | NetworkEvent::PeerDown { .. }
+            | NetworkEvent::RelayUp { .. }
+            | NetworkEvent::RelayDown { .. }
+            | NetworkEvent::Offence { .. } => self.neighbour(event),
             NetworkEvent::Copied { how } => self.copied(how),
             NetworkEvent::CopiedPeer { peer } => self.copied_peer(peer),
             NetworkEvent::BootstrapUnreachable { address, error, retry_in } => {
@@ -225,6 +203,7 @@ impl Telemetry {
             }
             NetworkEvent::NotLetIn { address, why } => self.not_let_in(address, *why),
             NetworkEvent::Refused { .. }
+            | NetworkEvent::BootstrapReached { .. }
             | NetworkEvent::Revocations { .. }
             | NetworkEvent::Uses { .. }
             | NetworkEvent::NoMember { .. }

@@ -212,53 +212,102 @@ pub fn role(config: &Config, ticket: Option<&Ticket>) -> Result<Role, Membership
     Ok(pass::load(folder)?.map_or(Role::Train, |pass| role_of(pass.chain())))
 }
 
-/// The secret of this peer's run; `None` when the run is open. It is kept in the data directory.
+/// Who may take part, by what this peer was given and what its data directory holds.
+#[derive(Debug)]
+pub(super) struct Entrance {
+    /// The secret of the run; `None` when the run is open.
+    pub(super) secret: Option<RunSecret>,
+    /// How this peer came in, where the run has owners.
+    pub(super) member: Option<Member>,
+}
+
+/// Finds out who may take part, and keeps it in the data directory. Where this peer is not let in, the
+/// data directory stays as it was.
 ///
-/// `given`: by hand. Else the data directory says what the run is. A peer that begins a run draws a
-/// secret, unless the run is to be open. A peer that is told of others alone joins theirs as an open
-/// one; where it is closed, they let nobody in.
+/// `given`: a ticket given by hand. Where it has an invitation, this peer signs its own name with it, once.
 ///
 /// # Errors
 /// [`MembershipError`].
-pub(super) fn settle(
+pub(super) fn enter(
     config: &Config,
-    given: Option<RunSecret>,
-    (dir, began): (&DataDir, bool),
-) -> Result<Option<RunSecret>, MembershipError> {
-    let kept = secret::load(dir.path())?;
-    let secret = match (given, kept) {
-        (Some(given), Some(kept)) if given == kept => Some(kept),
-        (Some(given), _) => {
-            secret::keep(dir, &given)?;
-            Some(given)
-        }
-        (None, Some(_)) if config.network.open => {
-            return Err(MembershipError::WasClosed(dir.path().to_owned()));
-        }
-        (None, Some(kept)) => Some(kept),
-        (None, None) if config.network.open || began || !config.network.bootstrap.is_empty() => {
-            None
-        }
-        (None, None) => {
-            let drawn = draw();
-            secret::keep(dir, &drawn)?;
-            Some(drawn)
-        }
-    };
+    given: Option<&Ticket>,
+    (dir, identity): (&DataDir, &Identity),
+) -> Result<Entrance, MembershipError> {
+    let folder = dir.path();
+    let before = secret::load(folder)?;
+    let secret = choose(config, given.map(Ticket::secret), (before.clone(), folder))?;
+    // The ticket is of another run than the data directory was.
+    let is_other = before.is_some() && secret != before;
+    let kept = if is_other { Kept::default() } else { Kept::load(folder)? };
+    let member = take_in(given.and_then(Ticket::invitation), kept, identity)?;
+    // The secret comes last: what is cut off before it is done again.
+    if is_other {
+        pass::forget(folder)?;
+    }
+    if let Some(Member { pass, is_new: true, .. }) = &member {
+        pass::keep(folder, pass)?;
+    }
+    match &secret {
+        Some(secret) if before.as_ref() != Some(secret) => secret::keep(dir, secret)?,
+        None if config.network.open => secret::keep_open(folder)?,
+        Some(_) | None => {}
+    }
     if secret.is_some() {
         tracing::info!("a closed run: who has its ticket is a member");
     } else {
         tracing::info!("an open run: whoever knows an address may join it and read the model");
     }
-    Ok(secret)
+    Ok(Entrance { secret, member })
+}
+
+/// The secret of this peer's run; `None` when the run is open.
+///
+/// `given`: by hand. Else the data directory says what the run is. A peer that begins a run draws a
+/// secret, unless the run is to be open. A peer that is told of others alone joins theirs as an open
+/// one; where it is closed, they let nobody in.
+fn choose(
+    config: &Config,
+    given: Option<&RunSecret>,
+    (kept, folder): (Option<RunSecret>, &Path),
+) -> Result<Option<RunSecret>, MembershipError> {
+    match (given, kept) {
+        (Some(given), _) => Ok(Some(given.clone())),
+        (None, Some(_)) if config.network.open => {
+            Err(MembershipError::WasClosed(folder.to_owned()))
+        }
+        (None, Some(kept)) => Ok(Some(kept)),
+        (None, None) => {
+            let network = &config.network;
+            let is_open = network.open || !network.bootstrap.is_empty() || secret::is_open(folder)?;
+            Ok((!is_open).then(draw))
+        }
+    }
 }
 
 /// How this peer came into a run that has owners, and what it knows of other members.
 #[derive(Debug)]
 pub(super) struct Member {
     pass: Pass,
+    /// Whether the data directory lacks the pass.
+    is_new: bool,
     removed: Vec<Revocation>,
     uses: Vec<InvitationUse>,
+}
+
+/// What a data directory holds of that.
+#[derive(Default)]
+struct Kept {
+    pass: Option<Pass>,
+    removed: Vec<Revocation>,
+    uses: Vec<InvitationUse>,
+}
+
+impl Kept {
+    fn load(folder: &Path) -> Result<Self, DataDirError> {
+        let mut removed = pass::revocations(folder, REVOCATIONS_FILE)?;
+        removed.extend(pass::revocations(folder, OWN_REVOCATIONS_FILE)?);
+        Ok(Self { pass: pass::load(folder)?, removed, uses: pass::uses(folder)? })
+    }
 }
 
 impl Member {
@@ -269,7 +318,7 @@ impl Member {
     /// The configuration of the network of such a member.
     pub(super) fn with(member: Option<Self>, network: NetworkConfig) -> NetworkConfig {
         match member {
-            Some(Self { pass, removed: revocations, uses }) => {
+            Some(Self { pass, removed: revocations, uses, .. }) => {
                 NetworkConfig { pass: Some(pass), revocations, uses, ..network }
             }
             None => network,
@@ -277,48 +326,42 @@ impl Member {
     }
 }
 
-/// How this peer came into a run that has owners, and what it knows of other members; `None` where
-/// the run has none. It is kept in the data directory. Where an invitation is given, this peer signs its
-/// own name with it, once.
-///
-/// `secret`: that of the data directory before this start.
-///
-/// # Errors
-/// [`MembershipError`].
-pub(super) fn take_in(
-    dir: &DataDir,
+/// How this peer came into a run that has owners; `None` where the run has none. An invitation that does
+/// not let it in is as if it were not given, where the data directory holds one that does.
+fn take_in(
+    given: Option<&Invitation>,
+    Kept { pass, removed, uses }: Kept,
     identity: &Identity,
-    (given, secret): (Option<&Ticket>, Option<RunSecret>),
 ) -> Result<Option<Member>, MembershipError> {
-    let folder = dir.path();
-    let others = |ticket: &&Ticket| secret.as_ref().is_some_and(|it| it != ticket.secret());
-    if given.as_ref().is_some_and(others) {
-        // The ticket is of another run than the data directory was.
-        pass::forget(folder)?;
-    }
-    let kept = pass::load(folder)?;
-    let pass = match (given.and_then(Ticket::invitation), kept) {
-        (None, None) => return Ok(None),
-        (None, Some(kept)) => kept,
-        (Some(invitation), Some(kept)) if is_taken(invitation, &kept) => kept,
-        (Some(invitation), _) => {
-            let taken = take(invitation, identity)?;
-            pass::keep(folder, &taken)?;
-            taken
+    let now_s = unix_s();
+    let let_in = |pass: Pass| {
+        let verified = pass.chain().verify(pass.owners(), &identity.peer(), now_s);
+        verified.map_err(MembershipError::Invitation)?;
+        let known = Revocations::of(removed.iter().cloned(), pass.owners(), now_s);
+        match known.revokes(pass.chain()) {
+            None => Ok(pass),
+            Some(by) => Err(MembershipError::Removed(format!(
+                "this peer was removed from the run by {}",
+                by.issuer().short()
+            ))),
         }
     };
-    let (now_s, me) = (unix_s(), identity.peer());
-    pass.chain().verify(pass.owners(), &me, now_s).map_err(MembershipError::Invitation)?;
-    let mut statements = pass::revocations(folder, REVOCATIONS_FILE)?;
-    statements.extend(pass::revocations(folder, OWN_REVOCATIONS_FILE)?);
-    let known = Revocations::of(statements.iter().cloned(), pass.owners(), now_s);
-    if let Some(by) = known.revokes(pass.chain()) {
-        let by = by.issuer().short();
-        return Err(MembershipError::Removed(format!(
-            "this peer was removed from the run by {by}"
-        )));
-    }
-    Ok(Some(Member { pass, removed: statements, uses: pass::uses(folder)? }))
+    let (pass, is_new) = match (given, pass) {
+        (None, None) => return Ok(None),
+        (None, Some(kept)) => (let_in(kept)?, false),
+        (Some(invitation), Some(kept)) if is_taken(invitation, &kept) => (let_in(kept)?, false),
+        (Some(invitation), kept) => match take(invitation, identity).and_then(let_in) {
+            Ok(taken) => (taken, true),
+            Err(error) => {
+                let kept = kept.and_then(|kept| let_in(kept).ok()).ok_or(error)?;
+                tracing::warn!(
+                    "the invitation that was given lets nobody in: this peer goes on by the one in its data directory"
+                );
+                (kept, false)
+            }
+        },
+    };
+    Ok(Some(Member { pass, is_new, removed, uses }))
 }
 
 /// Whether this peer has come by that invitation before.
@@ -365,6 +408,8 @@ pub fn write_new(path: &Path, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use dnode_protocol::invitation::{Chain, IssuerKey};
+
     use super::*;
 
     fn config(open: bool, bootstrap: &[&str]) -> Config {
@@ -376,26 +421,88 @@ mod tests {
 
     const ELSEWHERE: &str = "/ip4/192.0.2.7/udp/1/quic-v1";
 
-    #[test]
-    fn who_begins_a_run_draws_its_secret_once_and_who_joins_draws_none() {
+    fn fresh() -> (tempfile::TempDir, DataDir, Identity) {
         let folder = tempfile::tempdir().unwrap();
         let dir = DataDir::open(folder.path()).unwrap();
-        let settle = |config: &Config, given, began| settle(config, given, (&dir, began));
-        assert_eq!(settle(&config(true, &[]), None, false).unwrap(), None);
-        assert_eq!(settle(&config(false, &[ELSEWHERE]), None, false).unwrap(), None);
-        assert_eq!(settle(&config(false, &[]), None, true).unwrap(), None, "it was open before");
-        let drawn = settle(&config(false, &[]), None, false).unwrap();
+        let identity = Identity::load_or_create(&dir).unwrap();
+        (folder, dir, identity)
+    }
+
+    /// The secret of the run that a peer enters.
+    fn secret_of(
+        config: &Config,
+        given: Option<&Ticket>,
+        (_, dir, identity): &(tempfile::TempDir, DataDir, Identity),
+    ) -> Result<Option<RunSecret>, MembershipError> {
+        enter(config, given, (dir, identity)).map(|entrance| entrance.secret)
+    }
+
+    #[test]
+    fn who_begins_a_run_draws_its_secret_once_and_who_joins_draws_none() {
+        let place = fresh();
+        let secret = |config: &Config| secret_of(config, None, &place).unwrap();
+        assert_eq!(secret(&config(false, &[ELSEWHERE])), None);
+        // It has met nobody there, so this begins a run.
+        let drawn = secret(&config(false, &[]));
         assert!(drawn.is_some());
-        let other = tempfile::tempdir().unwrap();
-        let other = DataDir::open(other.path()).unwrap();
-        assert_ne!(super::settle(&config(false, &[]), None, (&other, false)).unwrap(), drawn);
+        assert_ne!(secret_of(&config(false, &[]), None, &fresh()).unwrap(), drawn);
         // The data directory says what the run is, whatever it is started with.
-        assert_eq!(settle(&config(false, &[ELSEWHERE]), None, true).unwrap(), drawn);
-        let error = settle(&config(true, &[]), None, true).unwrap_err();
+        assert_eq!(secret(&config(false, &[ELSEWHERE])), drawn);
+        let error = secret_of(&config(true, &[]), None, &place).unwrap_err();
         assert!(matches!(error, MembershipError::WasClosed(_)));
-        let given = Some(RunSecret::from_bytes([4; 32]));
-        assert_eq!(settle(&config(false, &[]), given.clone(), true).unwrap(), given);
-        assert_eq!(settle(&config(false, &[]), None, true).unwrap(), given, "it was kept");
+        let given = Ticket::new(RunSecret::from_bytes([4; 32]), []).unwrap();
+        let taken = secret_of(&config(false, &[]), Some(&given), &place).unwrap();
+        assert_eq!(taken.as_ref(), Some(given.secret()));
+        assert_eq!(secret(&config(false, &[])), taken, "it was kept");
+    }
+
+    #[test]
+    fn only_a_run_that_was_begun_open_or_found_so_stays_open() {
+        let place = fresh();
+        assert_eq!(secret_of(&config(true, &[]), None, &place).unwrap(), None);
+        assert_eq!(secret_of(&config(false, &[]), None, &place).unwrap(), None, "it was begun so");
+        let place = fresh();
+        assert_eq!(secret_of(&config(false, &[ELSEWHERE]), None, &place).unwrap(), None);
+        secret::keep_open(place.1.path()).unwrap();
+        assert_eq!(secret_of(&config(false, &[]), None, &place).unwrap(), None, "it was met so");
+    }
+
+    /// An invitation of the owner `seed` that ends at `not_after_s`, in a ticket of the run `secret`.
+    fn invitation((seed, number): (u8, u64), not_after_s: u64, secret: u8) -> Ticket {
+        let (owner, key) = (IssuerKey::from_seed(&[seed; 32]), IssuerKey::from_seed(&[99; 32]));
+        let (holder, role) = (key.peer(), Role::Train);
+        let grant =
+            Grant { holder, role, further: 1, uses: 0, not_before_s: 0, not_after_s, number };
+        let chain = Chain::default().extended(&owner, grant).unwrap();
+        let pass = Pass::new(vec![owner.peer()], chain).unwrap();
+        let ticket = Ticket::new(RunSecret::from_bytes([secret; 32]), []).unwrap();
+        ticket.inviting(Invitation { pass, key }).unwrap()
+    }
+
+    #[test]
+    fn an_invitation_that_has_ended_takes_nothing_from_a_member() {
+        let (place, config) = (fresh(), config(false, &[]));
+        let (_, dir, identity) = &place;
+        let entered = |ticket: &Ticket| enter(&config, Some(ticket), (dir, identity));
+        let (good, ended) = (invitation((1, 7), u64::MAX, 4), invitation((1, 8), 1, 4));
+        assert!(matches!(entered(&ended), Err(MembershipError::Invitation(_))));
+        assert!(
+            pass::load(dir.path()).unwrap().is_none()
+                && secret::load(dir.path()).unwrap().is_none()
+        );
+        let number =
+            |entrance: Entrance| entrance.member.unwrap().pass.chain().last().unwrap().number;
+        assert_eq!(number(entered(&good).unwrap()), 7);
+        assert_eq!(number(entered(&ended).unwrap()), 7, "it goes on by what it has");
+        let again = enter(&config, None, (dir, identity)).unwrap();
+        assert_eq!(number(again), 7);
+        // Nor does one of another run.
+        let other = invitation((2, 9), 1, 5);
+        assert!(matches!(entered(&other), Err(MembershipError::Invitation(_))));
+        assert_eq!(number(enter(&config, None, (dir, identity)).unwrap()), 7);
+        let other = invitation((2, 9), u64::MAX, 5);
+        assert_eq!(number(entered(&other).unwrap()), 9);
+        assert_eq!(secret::load(dir.path()).unwrap().as_ref(), Some(other.secret()));
     }
 
     #[test]

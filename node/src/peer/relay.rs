@@ -7,7 +7,7 @@ use dnode_protocol::membership::{RunSecret, Ticket};
 use dnode_protocol::{PeerId, RunSpec, SharedSettings};
 use tokio::sync::watch;
 
-use super::membership::{Member, MembershipError, settle, take_in, with_ticket};
+use super::membership::{Entrance, Member, MembershipError, enter, with_ticket};
 use super::network::{canonical, network_config};
 use super::{JoinError, on_threads, with_peers_file};
 use crate::config::Config;
@@ -16,7 +16,6 @@ use crate::process::console::Console;
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::Identity;
 use crate::storage::peer_store::PeerStore;
-use crate::storage::secret;
 
 /// Longest wait for members to say which run theirs is, before they are asked again.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -47,11 +46,9 @@ async fn relay(
     let (config, given) = with_ticket(with_peers_file(config)?, ticket)?;
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
-    let before = secret::load(dir.path())?;
-    let by_hand = given.as_ref().map(|ticket| ticket.secret().clone());
-    let secret = settle(&config, by_hand, (&dir, dir.is_bound()))?;
-    let member = take_in(&dir, &identity, (given.as_ref(), before))?;
+    let Entrance { secret, member } = enter(&config, given.as_ref(), (&dir, &identity))?;
     let (peer_store, remembered) = PeerStore::load(dir.path());
+    let removals = Removals::new(dir.path().to_owned(), secret.is_none());
     let run = match dir.bound()? {
         Some(run) => run,
         None => {
@@ -71,7 +68,7 @@ async fn relay(
     let peers_max = made.peers_max.max(MEMBERS_MAX);
     let made = NetworkConfig { peers_max, peers_target: MEMBERS_MAX, remembered, secret, ..made };
     let (network, events) = Network::start(Member::with(member, made))?;
-    let kept = (Removals::new(dir.path().to_owned()), peer_store);
+    let kept = (removals, peer_store);
     let bootstrap = config.network.bootstrap.iter().map(|text| canonical(text)).collect();
     let relay = Relay::new((network, run), dir.path().to_owned(), kept, bootstrap);
     relay.run(events, stop).await?;

@@ -135,8 +135,9 @@ impl PeerStore {
         if self.due.is_none_or(|due| now.is_some_and(|now| now < due)) {
             return;
         }
-        self.due = None;
-        if let Err(error) = write_atomic(&self.file, self.text().as_bytes(), 0o644) {
+        let written = write_atomic(&self.file, self.text().as_bytes(), 0o644);
+        self.due = now.filter(|_| written.is_err()).map(|now| now + PAUSE);
+        if let Err(error) = written {
             tracing::warn!(%error, "cannot write which peers were met");
         }
     }

@@ -1,4 +1,4 @@
-//! The secret of a closed run, kept in the data directory of each of its members.
+//! The secret of a closed run, or that the run is open, kept in the data directory of each of its members.
 
 use std::path::Path;
 
@@ -33,6 +33,25 @@ pub(crate) fn load(folder: &Path) -> Result<Option<RunSecret>, DataDirError> {
 pub(crate) fn keep(dir: &DataDir, secret: &RunSecret) -> Result<(), DataDirError> {
     let text = alone(secret.clone()).to_text() + "\n";
     write_atomic(&dir.path().join(SECRET_FILE), text.as_bytes(), 0o600)
+}
+
+/// Name of the file in the data directory of a peer that began an open run, or has met a peer of one.
+const OPEN_FILE: &str = "open";
+
+/// Whether the run in `folder` is known to be open.
+///
+/// # Errors
+/// [`DataDirError`] when the file cannot be read.
+pub(crate) fn is_open(folder: &Path) -> Result<bool, DataDirError> {
+    Ok(read_private(&folder.join(OPEN_FILE))?.is_some())
+}
+
+/// Keeps that the run in `folder` is open.
+///
+/// # Errors
+/// [`DataDirError`].
+pub(crate) fn keep_open(folder: &Path) -> Result<(), DataDirError> {
+    write_atomic(&folder.join(OPEN_FILE), b"whoever knows an address may join\n", 0o600)
 }
 
 /// A ticket with a secret and no address.

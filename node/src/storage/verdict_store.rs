@@ -83,10 +83,10 @@ impl VerdictStore {
     }
 
     fn write(&mut self, verdicts: &Verdicts, unix_s: u64) {
-        self.known = marks(verdicts);
         let text = encode(verdicts, self.run, unix_s);
-        if let Err(error) = write_atomic(&self.file, text.as_bytes(), 0o600) {
-            tracing::warn!(%error, "cannot keep whom this peer leaves out");
+        match write_atomic(&self.file, text.as_bytes(), 0o600) {
+            Ok(()) => self.known = marks(verdicts),
+            Err(error) => tracing::warn!(%error, "cannot keep whom this peer leaves out"),
         }
     }
 }

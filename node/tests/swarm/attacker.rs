@@ -191,6 +191,7 @@ impl Acting {
             | NetworkEvent::Uses { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::Refused { .. }
+            | NetworkEvent::BootstrapReached { .. }
             | NetworkEvent::BootstrapUnreachable { .. }
             | NetworkEvent::PathLost { .. }
             | NetworkEvent::Revocations { .. }

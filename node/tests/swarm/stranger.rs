@@ -184,6 +184,7 @@ fn told(event: &NetworkEvent) -> [usize; 3] {
         | NetworkEvent::SocketBuffers { .. }
         | NetworkEvent::PeerDown { .. }
         | NetworkEvent::Offence { .. }
+        | NetworkEvent::BootstrapReached { .. }
         | NetworkEvent::BootstrapUnreachable { .. }
         | NetworkEvent::Revocations { .. }
         | NetworkEvent::Uses { .. }

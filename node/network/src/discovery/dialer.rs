@@ -93,9 +93,11 @@ impl Dialer {
         self.bootstrap[index].progress = Progress::Dialing(connection);
     }
 
-    /// Notes that bootstrap address `index` leads to a peer that is connected already.
-    pub(crate) fn reached(&mut self, index: usize, peer: PeerId) {
-        self.bootstrap[index].progress = Progress::Connected(peer);
+    /// Notes that bootstrap address `index` leads to a peer that is connected. Returns the address.
+    pub(crate) fn reached(&mut self, index: usize, peer: PeerId) -> Multiaddr {
+        let entry = &mut self.bootstrap[index];
+        entry.progress = Progress::Connected(peer);
+        entry.address.clone()
     }
 
     /// Notes that a peer with our own key answered at bootstrap address `index`: this process, or

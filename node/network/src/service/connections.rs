@@ -157,7 +157,7 @@ impl Service {
         let Some(peer) = from_libp2p(peer_id) else {
             return;
         };
-        self.discovery.on_connected(peer, connection);
+        self.discovery.on_connected(peer, connection, &mut self.context);
         if self.context.is_stopping() || streams::is_proof(endpoint) {
             return;
         }
