@@ -135,16 +135,23 @@ impl Membership {
         borne_out.map_or(newest, |most| newest.min(most))
     }
 
-    /// Whether this peer and `peer` exchange whatever their clocks are: both have done their last
-    /// step, and no clock moves any more; or one of them doubts the other's clock, so that nobody
-    /// takes over a replica, and without exchanges its work would be lost; or it is left out, so that this
-    /// peer does not catch up from it, and it would never have its trial.
+    /// Whether this peer and `peer` exchange whatever their clocks are: neither goes by them; or both have done
+    /// their last step, so that no clock moves any more, and have mixed since they met, so that their
+    /// replicas did not train apart.
     pub(crate) fn meets_at_any_clock(&self, context: &Context, peer: &PeerId) -> bool {
-        let meets = |member: &Member| {
-            let finished = context.progress.is_finished() && member.phase == Phase::Finished;
-            finished || member.doubts() || member.trust == Trust::LeftOut
-        };
-        self.doubts(context, peer) || self.members.get(peer).is_some_and(meets)
+        let is_finished = |member: &Member| member.phase == Phase::Finished;
+        let settle = context.progress.is_finished()
+            && self.members.get(peer).is_some_and(is_finished)
+            && self.links.has_mixed(peer);
+        settle || self.ignores_clock(context, peer)
+    }
+
+    /// Whether one of this peer and `peer` doubts the other's clock, so that nobody takes over a replica, and
+    /// without exchanges its work would be lost; or it is left out, so that this peer does not catch up from
+    /// it, and it would never have its trial.
+    pub(crate) fn ignores_clock(&self, context: &Context, peer: &PeerId) -> bool {
+        let ignores = |member: &Member| member.doubts() || member.trust == Trust::LeftOut;
+        self.doubts(context, peer) || self.members.get(peer).is_some_and(ignores)
     }
 
     /// A neighbour that is far behind proposes to this peer all the same, or refuses to mix.

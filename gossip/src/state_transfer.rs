@@ -10,7 +10,7 @@ use dnode_protocol::{ExchangeId, PeerId, Time};
 
 use crate::context::Context;
 pub(crate) use donor::{Donor, Snapshot};
-pub(crate) use joiner::Joiner;
+pub(crate) use joiner::{Joiner, Replaced};
 pub(crate) use takeover::{BadReplica, Meeting};
 
 /// The transfer of whole fragments, at both ends.

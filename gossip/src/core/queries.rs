@@ -118,11 +118,11 @@ impl Gossip {
         self.membership.newest_believed(&self.context)
     }
 
-    /// Whether this peer and the neighbour `peer` exchange however far apart their clocks are: both have
-    /// done their last step, or one of them is ahead of all others.
+    /// Whether this peer and the neighbour `peer` do not go by each other's clocks: one of them is ahead of
+    /// all others, or `peer` is left out.
     #[must_use]
-    pub fn meets_at_any_clock(&self, peer: &PeerId) -> bool {
-        self.membership.meets_at_any_clock(&self.context, peer)
+    pub fn ignores_clock(&self, peer: &PeerId) -> bool {
+        self.membership.ignores_clock(&self.context, peer)
     }
 
     /// How much the numbers of a neighbour count here.

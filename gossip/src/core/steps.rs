@@ -8,6 +8,7 @@ use crate::exchange::Exchange;
 use crate::membership::Membership;
 use crate::rounds::Candidates;
 use crate::staleness::{explained_gate, update_load};
+use crate::state_transfer::Replaced;
 use crate::{Event, Grounds, Mixing, Offence, Output, Policy};
 
 impl Gossip {
@@ -246,16 +247,17 @@ impl Gossip {
     /// the next catch-up at once whenever the transfer takes longer than the gap, and so for ever.
     fn on_replaced(&mut self, snapshots: Option<Clock>) {
         let context = &mut self.context;
-        let donors = self.transfer.joiner().finish(context);
+        let replaced = self.transfer.joiner().finish(context);
         context.progress.set_untrained(false);
         self.guard.replaced(snapshots.unwrap_or_else(|| context.progress.clock()));
         self.staleness.on_clock_moved();
-        if let Some(donors) = donors {
+        if let Some(Replaced { donors, asked }) = replaced {
             let snapshots = snapshots.unwrap_or_default();
             let clock = self.membership.inherited(context, snapshots);
             context.progress.raise(clock);
             self.membership.on_replaced(context);
-            if clock.ahead_of(snapshots) <= context.config.bounds.progress_gap {
+            // By what this peer knew when it asked: a donor that says that its replica is older is on trial, too.
+            if clock.ahead_of(snapshots.max(asked)) <= context.config.bounds.progress_gap {
                 self.transfer.joiner().begin_trial(context, donors);
             }
         }

@@ -127,6 +127,11 @@ impl Links {
         }
     }
 
+    /// Whether an exchange with `peer` was applied since it came.
+    pub(super) fn has_mixed(&self, peer: &PeerId) -> bool {
+        self.map.get(peer).is_some_and(|link| link.has_mixed)
+    }
+
     /// Whether `peer` does no work although others have: it declines again and again, or is one of a crowd of
     /// names that came while others mixed and have not mixed.
     ///

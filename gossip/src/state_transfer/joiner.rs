@@ -26,6 +26,8 @@ pub(super) struct Replacement {
     pub(super) open: BTreeMap<u64, Pull>,
     /// Smallest snapshot clock so far: the clock that the replica will have.
     pub(super) clock: Option<Clock>,
+    /// The newest clock that was known when the first fragment was asked for.
+    pub(super) asked: Option<Clock>,
     /// When to ask again for what waits.
     pub(super) retry_at: Time,
     what: Replacing,
@@ -55,6 +57,15 @@ impl Replacement {
     pub(super) fn put_back(&mut self, fragment: FragmentId) {
         self.waiting.insert(0, fragment);
     }
+}
+
+/// A replica that has been replaced.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Replaced {
+    /// Who has given each fragment.
+    pub(crate) donors: BTreeMap<FragmentId, PeerId>,
+    /// The newest clock that was known when the first one was asked for: no word of a donor about what it gave.
+    pub(crate) asked: Clock,
 }
 
 /// What this peer takes over from others.
@@ -108,6 +119,7 @@ impl Joiner {
             waiting,
             open: BTreeMap::new(),
             clock: None,
+            asked: None,
             retry_at: context.now,
             what,
             concurrency: ConcurrencyLimit::new(),
@@ -127,14 +139,15 @@ impl Joiner {
         }
     }
 
-    /// Everything is replaced. Who has given what, if it was all of the replica, and nobody was to wait for
-    /// this peer meanwhile.
-    pub(crate) fn finish(&mut self, context: &mut Context) -> Option<BTreeMap<FragmentId, PeerId>> {
+    /// Everything is replaced. What is to be known of it, if it was all of the replica, and nobody was to wait
+    /// for this peer meanwhile.
+    pub(crate) fn finish(&mut self, context: &mut Context) -> Option<Replaced> {
         context.progress.set_replacing(None);
         self.kept = KeptSnapshots::default();
         self.awaits = false;
-        let Some(replacement) = self.replacement.take() else { return Some(BTreeMap::new()) };
-        (replacement.what == Replacing::Replica).then_some(replacement.donors)
+        let Some(replacement) = self.replacement.take() else { return Some(Replaced::default()) };
+        let Replacement { what, donors, asked, .. } = replacement;
+        (what == Replacing::Replica).then(|| Replaced { donors, asked: asked.unwrap_or_default() })
     }
 
     /// Each fragment was taken over from its donor, and is as recent as those that neighbours may meet with.

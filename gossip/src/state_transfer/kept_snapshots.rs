@@ -30,6 +30,37 @@ impl KeptSnapshots {
     ) -> Option<SnapshotContents> {
         let contents = self.fragments.remove(&fragment)?;
         let most = gap.saturating_add(self.span);
-        (newest.ahead_of(contents.clock) <= most).then_some(contents)
+        let is_recent = newest.ahead_of(contents.clock) <= most;
+        // What is ahead of everybody is of another history: the swarm has begun anew since.
+        let is_of_theirs = contents.clock.ahead_of(newest) <= gap;
+        (is_recent && is_of_theirs).then_some(contents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dnode_protocol::{ContentHash, Information, Versions};
+
+    use super::*;
+
+    #[test]
+    fn what_is_too_old_or_ahead_of_everybody_is_not_used() {
+        let contents = |clock| SnapshotContents {
+            clock: Clock(clock),
+            hash: ContentHash::of(b"numbers"),
+            information: Information::default(),
+            versions: Versions::default(),
+        };
+        let kept = [(0, 100), (1, 110), (2, 105)];
+        let kept = kept.map(|(index, clock)| (FragmentId(index), contents(clock)));
+        let taken = |index: u32, newest: u64| {
+            let mut kept = KeptSnapshots::new(kept.to_vec());
+            let taken = kept.take(FragmentId(index), (Clock(newest), 4)).is_some();
+            assert!(kept.take(FragmentId(index), (Clock(newest), 4)).is_none(), "once");
+            taken
+        };
+        // The gap of 4, and the 10 commits that the pull had lasted.
+        assert!(taken(0, 114) && !taken(0, 115) && taken(1, 124) && !taken(1, 125));
+        assert!(taken(1, 106) && !taken(1, 105) && !taken(2, 50) && !taken(3, 110));
     }
 }

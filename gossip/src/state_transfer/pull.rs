@@ -50,6 +50,7 @@ impl Joiner {
             let index = replacement.waiting.iter().rposition(free).filter(|_| !full);
             replacement.retry_at = retry_at;
             let Some(index) = index else { break };
+            replacement.asked.get_or_insert(newest);
             let fragment = replacement.waiting.remove(index);
             if self.recall(context, fragment, newest) {
                 continue;

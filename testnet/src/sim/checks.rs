@@ -108,8 +108,8 @@ impl Checks {
     }
 
     /// The initiator has heard that its proposal is accepted.
-    pub(super) fn on_accepted(&mut self, exchange: &ExchangeId, at_any_clock: bool) {
-        self.ledger.heard_accepted(exchange, at_any_clock);
+    pub(super) fn on_accepted(&mut self, exchange: &ExchangeId, ignores_clock: bool) {
+        self.ledger.heard_accepted(exchange, ignores_clock);
     }
 
     /// The offer of an exchange arrives where the initiator's newest known clock is `known`.

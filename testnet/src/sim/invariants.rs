@@ -31,7 +31,7 @@ pub fn table(scenario: &Scenario, small: bool) -> Vec<Box<dyn Property>> {
         Box::new(atomic::Atomic),
         Box::new(lease::OneLease),
         Box::new(progress_gap::ProgressGap),
-        Box::new(lag::Lag),
+        Box::new(lag::Lag::default()),
         Box::new(snapshot_age::SnapshotAge),
         Box::new(gate::Gate::default()),
         Box::new(weight::Weight),

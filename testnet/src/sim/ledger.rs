@@ -11,9 +11,8 @@ pub struct Deal {
     pub proposed: Option<Clock>,
     /// Clock in the responder's Accept, as sent.
     pub accepted: Option<Clock>,
-    /// Whether the initiator, when it heard that, exchanged with the responder whatever their clocks
-    /// are, as its core said.
-    pub at_any_clock: bool,
+    /// Whether the initiator, when it heard that, did not go by the responder's clock, as its core said.
+    pub ignores_clock: bool,
     /// Commits that the initiator had done when its numbers were read.
     pub read_at: Option<u64>,
     /// The initiator's clock then.
@@ -91,9 +90,9 @@ impl Ledger {
     }
 
     /// The initiator has heard that its proposal is accepted.
-    pub(super) fn heard_accepted(&mut self, exchange: &ExchangeId, at_any_clock: bool) {
+    pub(super) fn heard_accepted(&mut self, exchange: &ExchangeId, ignores_clock: bool) {
         if let Some(deal) = self.deals.get_mut(exchange) {
-            deal.at_any_clock |= at_any_clock;
+            deal.ignores_clock |= ignores_clock;
         }
     }
 

@@ -410,8 +410,8 @@ impl World {
                 };
                 host.handle(Input::Received { from: name(from), message }, now);
                 if let Some(exchange) = accepts {
-                    let at_any_clock = host.core.meets_at_any_clock(&name(from));
-                    self.checks.on_accepted(&exchange, at_any_clock);
+                    let ignores_clock = host.core.ignores_clock(&name(from));
+                    self.checks.on_accepted(&exchange, ignores_clock);
                 }
             }
             Effect::Tensor { exchange, leg, mut clock, numbers, .. } => {
