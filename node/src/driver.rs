@@ -304,8 +304,8 @@ impl Driver {
                     self.lifecycle.fail(DriveError::NotLetIn { address, why });
                 }
             }
-            NetworkEvent::Found { peer, addresses } => {
-                self.peer_store.found(peer, &addresses, Instant::now());
+            NetworkEvent::Found { peer, addresses, at } => {
+                self.peer_store.found(peer, (&addresses, at), Instant::now());
             }
             NetworkEvent::Channel { peer, channel } => self.groups.on_channel(peer, channel),
             NetworkEvent::PathLost { peer } => host.feed(Input::Alarm { peer }),

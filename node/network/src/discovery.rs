@@ -168,7 +168,7 @@ impl Discovery {
             let at = sessions.address(peer).and_then(ip);
             self.book.learn(peer, &addresses, Source::of(at), Instant::now());
             let named = addresses.into_iter().filter_map(|address| address.with_p2p(peer_id).ok());
-            context.outbox.report(NetworkEvent::Found { peer, addresses: named.collect() });
+            context.outbox.report(NetworkEvent::Found { peer, addresses: named.collect(), at });
         }
     }
 

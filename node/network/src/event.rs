@@ -1,6 +1,7 @@
 //! Everything the network tells its owner.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -181,6 +182,8 @@ pub enum NetworkEvent {
         /// Its addresses, with its name; at most
         /// [`ADDRESSES_PER_PEER_MAX`](crate::limits::ADDRESSES_PER_PEER_MAX).
         addresses: Vec<Multiaddr>,
+        /// Where it is seen, whatever it says; `None` behind a relay.
+        at: Option<IpAddr>,
     },
     /// A peer of the run is connected; data may be sent to it.
     PeerUp {

@@ -80,11 +80,15 @@ impl Course {
         self.told.len() < TOLD_MAX && self.told.insert((peer, what.to_owned()))
     }
 
-    /// Where the swarm ends: the latest of the ends that persons have set, else the latest of all.
+    /// Where the swarm ends: the latest of the ends that persons have set, else the latest of all. More than a
+    /// third of the neighbours go on until then, so one of three cannot have this peer train without end.
     fn swarms_end(&self) -> Option<u64> {
+        let before = self.heard.len() / 3;
         let latest = |given: bool| {
             let parts = self.heard.values().filter(|part| part.steps_given || !given);
-            parts.filter_map(|part| part.steps).max()
+            let mut ends: Vec<u64> = parts.filter_map(|part| part.steps).collect();
+            ends.sort_unstable_by_key(|end| std::cmp::Reverse(*end));
+            ends.get(before).copied()
         };
         latest(true).or_else(|| latest(false))
     }
@@ -285,6 +289,22 @@ mod tests {
         let mut told = course(part(Some(300), true), 300);
         told.on_part(peer(2), part(Some(5000), true));
         assert_eq!((told.settle().end, told.end), (None, 300));
+    }
+
+    #[test]
+    fn no_neighbour_alone_says_where_the_swarm_ends() {
+        let mut joiner = course(part(None, false), 2000);
+        joiner.on_part(peer(2), part(Some(u64::MAX), true));
+        assert_eq!(joiner.swarms_end(), Some(u64::MAX), "there is nobody else");
+        joiner.on_part(peer(3), part(Some(500), false));
+        joiner.on_part(peer(4), part(Some(500), false));
+        assert_eq!(joiner.swarms_end(), Some(500));
+        joiner.on_part(peer(5), part(Some(900), true));
+        assert_eq!(joiner.swarms_end(), Some(900));
+        // Too many have just come and say nothing yet.
+        (6..10).for_each(|number| joiner.on_part(peer(number), part(None, false)));
+        assert_eq!(joiner.swarms_end(), Some(500));
+        assert_eq!(joiner.settle().end, Some(500));
     }
 
     #[test]

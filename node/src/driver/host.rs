@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::BytesMut;
-use dnode_gossip::{ContributionId, Event, Gossip, Input, Offence, Output, Standing, Work};
+use dnode_gossip::{ContributionId, Event, Gossip, Input, Offence, Output, Standing, Trust, Work};
 use dnode_network::{NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::{Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, Message, PeerId, Phase, Time};
@@ -90,10 +90,12 @@ impl Host {
         self.core.members().filter(|(_, member)| member.clock.is_some()).count()
     }
 
-    /// Whether a neighbour still trains.
+    /// Whether a neighbour that is not left out still trains.
     pub(super) fn others_train(&self) -> bool {
-        self.core.members().any(|(_, member)| {
-            member.phase != Phase::Finished && member.standing != Standing::Suspected
+        self.core.members().any(|(peer, member)| {
+            member.phase != Phase::Finished
+                && member.standing != Standing::Suspected
+                && self.core.trust(peer) != Trust::LeftOut
         })
     }
 

@@ -99,8 +99,8 @@ impl Relay {
             NetworkEvent::RelayDown { peer, reason } => {
                 tracing::info!(peer = %peer.short(), %reason, "member gone");
             }
-            NetworkEvent::Found { peer, addresses } => {
-                self.peer_store.found(peer, &addresses, Instant::now());
+            NetworkEvent::Found { peer, addresses, at } => {
+                self.peer_store.found(peer, (&addresses, at), Instant::now());
             }
             NetworkEvent::Offence { peer, kind, detail } => {
                 tracing::warn!(peer = %peer.short(), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");

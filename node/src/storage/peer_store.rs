@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 struct Met {
     addresses: Vec<String>,
+    /// Where it was seen in this life of the process, whatever it says.
+    at: Option<IpAddr>,
     /// A number that grows with every report of a peer.
     word: u64,
     /// Whether it has worked with this one, now or before an earlier end.
@@ -86,8 +89,13 @@ impl PeerStore {
         (met, found.into_iter().map(|(address, _)| address).collect())
     }
 
-    /// Notes where a peer says that it can be found.
-    pub(crate) fn found(&mut self, peer: PeerId, addresses: &[Multiaddr], now: Instant) {
+    /// Notes where a peer says that it can be found, and where it is seen.
+    pub(crate) fn found(
+        &mut self,
+        peer: PeerId,
+        (addresses, at): (&[Multiaddr], Option<IpAddr>),
+        now: Instant,
+    ) {
         if addresses.is_empty() {
             return;
         }
@@ -95,7 +103,7 @@ impl PeerStore {
         let addresses = addresses.iter().take(ADDRESSES_PER_PEER_MAX).map(Multiaddr::to_string);
         let (addresses, word) = (addresses.collect(), self.words);
         let worked = self.peers.get(&peer).is_some_and(|met| met.worked);
-        self.peers.insert(peer, Met { addresses, word, worked });
+        self.peers.insert(peer, Met { addresses, at, word, worked });
         if self.peers.len() > PEERS_MAX
             && let Some(out) = self.least()
         {
@@ -122,10 +130,10 @@ impl PeerStore {
     /// and of these the one that was heard of first.
     fn least(&self) -> Option<PeerId> {
         let others = || self.peers.iter().filter(|(_, met)| !met.worked);
-        let mut networks: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut networks: BTreeMap<String, usize> = BTreeMap::new();
         others().for_each(|(_, met)| *networks.entry(network(met)).or_default() += 1);
         let key = |(_, met): &(&PeerId, &Met)| {
-            (networks.get(network(met)).copied(), std::cmp::Reverse(met.word))
+            (networks.get(&network(met)).copied(), std::cmp::Reverse(met.word))
         };
         others().max_by_key(key).map(|(peer, _)| *peer)
     }
@@ -155,13 +163,17 @@ impl PeerStore {
     }
 }
 
-/// The network of a peer's first address: 24 bits of IPv4, or what stands before the third colon of IPv6,
-/// which is 48 bits. Another kind of address is a network of its own.
-fn network(met: &Met) -> &str {
-    let address = met.addresses.first().map_or("", String::as_str);
-    let (mark, parts) = if address.starts_with("/ip6/") { (':', 3) } else { ('.', 3) };
-    let end = address.match_indices(mark).nth(parts - 1).map_or(address.len(), |(at, _)| at);
-    &address[..end]
+/// The network of a peer: 24 bits of IPv4, or 48 of IPv6, of where it was seen; for one of an earlier start, of
+/// the first address that it told. Another kind of address is a network of its own.
+fn network(met: &Met) -> String {
+    let first = met.addresses.first().map_or("", String::as_str);
+    let told = |mark: &str| first.strip_prefix(mark)?.split('/').next()?.parse().ok();
+    let ip = met.at.or_else(|| told("/ip4/")).or_else(|| told("/ip6/"));
+    match ip.map(|ip| ip.to_canonical()) {
+        Some(IpAddr::V4(ip)) => format!("{:?}", &ip.octets()[..3]),
+        Some(IpAddr::V6(ip)) => format!("{:x?}", &ip.segments()[..3]),
+        None => first.to_owned(),
+    }
 }
 
 /// The peer that an address names.
@@ -266,7 +278,7 @@ mod tests {
         assert!(!folder.path().join(PEERS_FILE).exists(), "nobody was met");
         for number in 1..=70 {
             let (peer, addresses) = peer(number);
-            met.found(peer, &addresses, now);
+            met.found(peer, (&addresses, None), now);
         }
         met.tick(Some(now));
         assert!(!folder.path().join(PEERS_FILE).exists(), "a moment later is soon enough");
@@ -276,7 +288,7 @@ mod tests {
         assert_eq!(found, expected);
         // The order of an earlier start is kept.
         let (again, addresses) = peer(71);
-        met.found(again, &addresses, now);
+        met.found(again, (&addresses, None), now);
         met.tick(None);
         let (_, found) = PeerStore::load(folder.path());
         assert_eq!(found[0], addresses[0]);
@@ -290,14 +302,18 @@ mod tests {
         let (mut met, _) = PeerStore::load(folder.path());
         let near = |number| peer(number).1;
         for number in 1..=3 {
-            met.found(peer(number).0, &near(number), now);
+            met.found(peer(number).0, (&near(number), None), now);
         }
         met.worked(&peer(1).0, now);
         let (stranger, _) = peer(4);
         let elsewhere = format!("/ip4/203.0.113.4/udp/4001/quic-v1/p2p/{stranger}");
-        met.found(stranger, &[elsewhere.parse().unwrap()], now);
+        met.found(stranger, (&[elsewhere.parse().unwrap()], None), now);
+        // Each says that it is in a network of its own.
+        let crowd = Some("192.0.2.9".parse().unwrap());
         for number in 10..=250 {
-            met.found(peer(number).0, &near(number), now);
+            let name = peer(number).0;
+            let told = format!("/ip4/198.51.{number}.1/udp/4001/quic-v1/p2p/{name}");
+            met.found(name, (&[told.parse().unwrap()], crowd), now);
         }
         assert_eq!(met.peers.len(), PEERS_MAX);
         met.tick(None);
