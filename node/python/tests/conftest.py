@@ -179,8 +179,8 @@ def batch(generator, n=32):
 
 def one_step(model, optimizer, generator):
     x, y = batch(generator)
-    dtype = next(model.parameters()).dtype
-    loss = torch.nn.functional.mse_loss(model(x.to(dtype)).float(), y)
+    p = next(model.parameters())
+    loss = torch.nn.functional.mse_loss(model(x.to(p.device, p.dtype)).float(), y.to(p.device))
     optimizer.zero_grad(); loss.backward(); optimizer.step()
     return loss
 

@@ -14,7 +14,12 @@ DATA = '''
 import json, os
 def windows(seed):
     x, y = batch(torch.Generator().manual_seed(seed), 512)
-    return torch.utils.data.TensorDataset(x, y)
+    return torch.utils.data.TensorDataset(x.cpu(), y.cpu())
+def loss_of(module):
+    # Trainers leave a module where they like.
+    x, y = batch(torch.Generator().manual_seed(99), 256)
+    place = next(module.parameters()).device
+    return torch.nn.functional.mse_loss(module.net(x.to(place)), y.to(place)).item()
 def weights(model):
     return [round(number, 6) for parameter in model.parameters() for number in parameter.flatten().tolist()]
 def meet(words):
@@ -54,7 +59,7 @@ def fit(seed, callback, steps, path=None, plugins=None, **words):
     module = Module()
     loader = torch.utils.data.DataLoader(windows(seed), batch_size=8, shuffle=True)
     trainer = Trainer(
-        accelerator="cpu", max_steps=steps, callbacks=[callback], logger=False, enable_progress_bar=False,
+        accelerator="cpu" if DEVICE == "cpu" or "strategy" in words else "gpu", max_steps=steps, callbacks=[callback], logger=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir="out", plugins=plugins, **words,
     )
     trainer.fit(module, loader, ckpt_path=path)
@@ -82,7 +87,7 @@ def fit(seed, callback, steps, path=None, **words):
     data = [{"x": x, "y": y} for x, y in windows(seed)]
     args = TrainingArguments(
         output_dir="out", max_steps=steps, per_device_train_batch_size=8, learning_rate=0.01, report_to=[],
-        disable_tqdm=True, use_cpu=True, data_seed=seed, **{"save_steps": 10**6, **words},
+        disable_tqdm=True, use_cpu=DEVICE == "cpu" or "ddp_backend" in words, data_seed=seed, **{"save_steps": 10**6, **words},
     )
     trainer = Trainer(module, args, train_dataset=data, callbacks=[callback])
     trainer.train(resume_from_checkpoint=path)
@@ -111,8 +116,7 @@ def test_a_trainer_of_mixed_precision_learns_with_another(start: Start, framewor
 callback = SwarmCallback(run="mixed", require_peers=1, **peers(sys.argv[1:]), **LOCAL)
 module, trainer = fit(len(sys.argv), callback, 200, {given})
 print("SWARM", callback.swarm.membership)
-x, y = batch(torch.Generator().manual_seed(99), 256)
-loss = torch.nn.functional.mse_loss(module.net(x), y).item()
+loss = loss_of(module)
 end(loss=loss, seen=sorted(module.seen), exchanges=callback.swarm.leave()["exchanges"])
 '''
     first = start("0", _script(framework, text))
@@ -143,9 +147,9 @@ class Scaler:
     def load_state_dict(self, state): pass
 class Precision(MixedPrecision):
     # PyTorch 1.13 has no numbers of float16 on a CPU.
-    def autocast_context_manager(self): return torch.autocast("cpu", dtype=torch.bfloat16)
+    def autocast_context_manager(self): return torch.autocast(DEVICE.split(":")[0], dtype=torch.bfloat16)
 scaler = Scaler()
-words = dict(plugins=[Precision("16-mixed", "cpu", scaler)])
+words = dict(plugins=[Precision("16-mixed", DEVICE.split(":")[0], scaler)])
 ''',
     "transformers": '''
 import accelerate.optimizer
@@ -170,8 +174,7 @@ def test_a_step_that_a_scaler_has_skipped_counts_and_harms_nobody(start: Start, 
     text = SKIPS[framework] + '''
 callback = SwarmCallback(run="skips", require_peers=1, **peers(sys.argv[1:]), **LOCAL)
 module, trainer = fit(len(sys.argv), callback, 300, **words)
-x, y = batch(torch.Generator().manual_seed(99), 256)
-loss = torch.nn.functional.mse_loss(module.net(x), y).item()
+loss = loss_of(module)
 outcome = callback.swarm.leave()
 taken = (trainer.state if hasattr(trainer, "state") and hasattr(trainer.state, "log_history") else trainer).global_step
 end(loss=loss, skipped=scaler.skipped, taken=taken, samples=outcome["samples"], exchanges=outcome["exchanges"])
@@ -233,8 +236,7 @@ else:
     seed, words = 7, {}
 callback = SwarmCallback(run="hosts", require_peers=1, **(peers(sys.argv[1:]) if len(sys.argv) == 2 else {}), **LOCAL)
 module, trainer = fit(seed, callback, 200, **words)
-x, y = batch(torch.Generator().manual_seed(99), 256)
-loss = torch.nn.functional.mse_loss(module.net(x), y).item()
+loss = loss_of(module)
 swarm = callback.swarm
 end(loss=loss, weights=weights(module), outcome=None if swarm is None else swarm.leave(), alone=swarm is None)
 '''

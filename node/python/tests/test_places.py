@@ -81,6 +81,26 @@ print("SMALL", os.path.getsize("second") < 2000)
     assert "OWN True True" in log and "SMALL True" in log, log
 
 
+def test_a_join_that_is_refused_leaves_each_tensor_its_own_memory(start: Start) -> None:
+    log = start("0", VECTOR + '''
+model = Net(device="cpu")
+own = lambda: stored(model) == [4 * p.numel() for p in model.parameters()]
+fill(model, 2.0)
+try:
+    dnode.join(model, run="refused", resume={"index": 3}, **LOCAL)
+except dnode.Error as error:
+    print("REFUSED", type(error).__name__, own())
+try:
+    dnode.join(model, run="refused", **{**LOCAL, "listen": ["/ip4/192.0.2.1/udp/1/quic-v1"]})
+except dnode.Error as error:
+    print("REFUSED", type(error).__name__, own())
+swarm = dnode.join(model, run="refused", **LOCAL)
+print("JOINED", not own(), swarm._vector is not None, values(swarm.checkpoint()))
+''').wait()
+    assert log.count("REFUSED") == 2 and log.count(" True\n") >= 2 and "False" not in log, log
+    assert "JOINED True True [2.0]" in log, log
+
+
 def test_what_a_node_reaches_outlives_a_swarm_that_is_forgotten(start: Start) -> None:
     log = start("0", VECTOR.replace("_vector.of =", "_ =") + '''
 import gc, pathlib

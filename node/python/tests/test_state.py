@@ -173,7 +173,7 @@ for group in optimizer.param_groups:
         states.append({
             "exp_avg": torch.randn(p.shape), "row_var": torch.rand(p.shape[0], 1), "narrow": torch.randn_like(p),
             "codes": torch.randint(0, 255, p.shape, dtype=torch.uint8), "one": torch.rand(1), "count": 3, "rms": 0.25,
-            "step": torch.tensor(5.0), "seen": torch.tensor(9, dtype=torch.int64), "wide": torch.rand(3, dtype=torch.float64).float().double(),
+            "step": torch.tensor(5.0), "rate": torch.tensor(0.1234567), "seen": torch.tensor(9, dtype=torch.int64), "wide": torch.rand(3, dtype=torch.float64).float().double(),
         })
         optimizer.state[p] = {**states[-1], "history": [1, 2], "nothing": None}
 saved = [(name, bytearray(data)) for name, data in callbacks.save()]

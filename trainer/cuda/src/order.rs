@@ -42,10 +42,20 @@ impl<M: Machine> Order<M> {
 
     /// Asks the machine for something, unless there was a failure; remembers one.
     fn ask<R>(&self, what: impl FnOnce(&mut M) -> Result<R, String>) -> Result<R, DeviceError> {
+        self.ask_for_room(what)
+            .map_err(|DeviceError(why)| DeviceError(self.failure.get_or_init(|| why).clone()))
+    }
+
+    /// Asks the machine for memory, unless there was a failure. What there is no room for harms nothing that
+    /// is there, so the device goes on.
+    fn ask_for_room<R>(
+        &self,
+        what: impl FnOnce(&mut M) -> Result<R, String>,
+    ) -> Result<R, DeviceError> {
         // Whoever panicked while it held the lock left a machine that is sound by itself.
         let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
-        what(&mut machine).map_err(|why| DeviceError(self.failure.get_or_init(|| why).clone()))
+        what(&mut machine).map_err(DeviceError)
     }
 
     /// One kernel over whole spans.
@@ -133,7 +143,7 @@ fn blocks(numbers: usize, elements: usize) {
 
 impl<M: Machine> Device for Order<M> {
     fn beside(&self) -> Result<Arc<dyn Device>, DeviceError> {
-        let machine = Mutex::new(self.ask(M::beside)?);
+        let machine = Mutex::new(self.ask_for_room(M::beside)?);
         Ok(Arc::new(Self { machine, failure: Arc::clone(&self.failure) }))
     }
 
@@ -146,7 +156,7 @@ impl<M: Machine> Device for Order<M> {
     }
 
     fn allocate(&self, len: usize) -> Result<u64, DeviceError> {
-        self.ask(|machine| match len.checked_mul(size_of::<f32>()) {
+        self.ask_for_room(|machine| match len.checked_mul(size_of::<f32>()) {
             Some(bytes) => machine.allocate(bytes),
             None => Err(format!("allocate {len} numbers on the device: too many")),
         })

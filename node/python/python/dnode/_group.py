@@ -152,7 +152,8 @@ class Link:
     def same(self, thing: Any) -> Any:
         """What rank 0 has given; anything that can be pickled."""
         things = [thing]
-        group.broadcast_object_list(things, self._first, group=self._group)
+        device = self._device if self._device.type == "cuda" else None
+        group.broadcast_object_list(things, self._first, group=self._group, device=device)
         return things[0]
 
     def _share(self) -> None:

@@ -146,7 +146,8 @@ class Accumulated:
         self._batches: list[tuple[torch.Tensor, int]] = []
 
     def add(self, loss: torch.Tensor, samples: int) -> None:
-        self._batches.append((loss.detach().float(), samples))
+        # A graph that is replayed writes the next loss where this one is.
+        self._batches.append((loss.detach().float().clone(), samples))
 
     def take(self, summed: bool = False) -> tuple[Optional[torch.Tensor], int]:
         """Their mean loss, or its sum where each is a part of the step's, and their samples."""

@@ -191,7 +191,12 @@ class Swarm:
         self._temporary: Optional[str] = None
         self._made_in = os.getpid()
         self._last = Step("alone", 0, 0, 0, False)
-        self._together(lambda: self._begin(joining, callbacks))
+        try:
+            self._together(lambda: self._begin(joining, callbacks))
+        except BaseException:
+            # The next join finds the model as this one did.
+            self._release()
+            raise
         if self._link is not None and not self._link.in_parts:
             # What rank 0 has resumed, and the others cannot have.
             resumed = optimizer is not None and joining.resumes and self._link.speaks
@@ -206,7 +211,10 @@ class Swarm:
         ]
         place = None if self._vector is None else self._vector.place
         mirrors = [it.mirror.data_ptr() for it in self._moments]
-        self._held, self._temporary = joining.node((described, place, mirrors, callbacks))
+        from dnode import _torch
+
+        with _torch.current_device(_torch.devices(self._tensors)):
+            self._held, self._temporary = joining.node((described, place, mirrors, callbacks))
         membership, index, position, until_commit, moved = self._held.next_step()
         # Ranks may have begun with other weights than rank 0.
         return membership, index, position, until_commit, moved or self._link is not None

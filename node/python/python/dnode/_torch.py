@@ -99,8 +99,8 @@ class Tensor:
         self._read_once = False
 
     def reflect(self) -> None:
-        """Makes the mirror, if it needs one."""
-        if self._is_direct():
+        """Makes the mirror, if it needs one; where another process has the node, it takes whole tensors."""
+        if self._is_direct() or not (self._speaks or self.in_parts):
             return
         pinned = self.tensor.is_cuda and not self.in_parts
         self.mirror = torch.empty(self.tensor.shape, dtype=torch.float32, pin_memory=pinned)
@@ -140,7 +140,7 @@ class Tensor:
         """
         tensor = self.tensor
         same = tensor.dtype == self._dtype and tensor.shape == self._shape
-        if same and self.mirror is None:
+        if same and self.mirror is None and self._speaks:
             same = tensor.device == self._device and (tensor.is_cuda or self._is_direct())
         if not same:
             raise Error(
@@ -240,6 +240,13 @@ class Tensor:
 def devices(tensors: "Sequence[Tensor]") -> list[Any]:
     """The CUDA devices that have some of the tensors."""
     return list({it.tensor.device for it in tensors if it.tensor.is_cuda})
+
+
+def current_device(devices: Sequence[Any]) -> "contextlib.AbstractContextManager[object]":
+    """Around what makes one of the devices that of this thread: the loop's is the same again after it."""
+    if not devices or not torch.cuda.is_available():
+        return contextlib.nullcontext()
+    return torch.cuda.device(torch.cuda.current_device())
 
 
 @contextlib.contextmanager
@@ -444,7 +451,7 @@ class Callbacks:
                 form = tensors.get(full + _saved.FORM)
                 if form is not None:
                     state[key] = _saved.formed(value, form, parameter)
-                elif value.numel() == parameter.numel() and key != "step":
+                elif value.numel() == parameter.numel() and key != "step" and (value.numel() > 1 or not parameter.dim()):
                     numbers = value.clone().reshape(parameter.shape)
                     if _parts.is_part(parameter):
                         state[key] = _parts.part_of(numbers, parameter)
@@ -452,9 +459,11 @@ class Callbacks:
                         state[key] = numbers.to(parameter.device, parameter.dtype)
                 else:
                     state[key] = value[0].clone() if value.numel() == 1 else value.clone()
-            if "step" in state and (group.get("capturable") or group.get("fused")):
-                # These count their steps on the device.
-                state["step"] = torch.as_tensor(state["step"], device=parameter.device)
+            if group.get("capturable") or group.get("fused"):
+                # These keep their counters on the device.
+                for key, value in state.items():
+                    if key == "step" or (isinstance(value, torch.Tensor) and not value.dim()):
+                        state[key] = torch.as_tensor(value, device=parameter.device)
             if state:
                 self._optimizer.state[parameter] = state
         for index, group in enumerate(self._optimizer.param_groups):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import torch
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from dnode._torch import Tensor
 
 _OutOfMemory: Any = torch.cuda.OutOfMemoryError
+_LOGGER = logging.getLogger("dnode")
+#: Bytes of which the addresses are multiples that compiled code takes tensors to have.
+_ALIGNED = 16
 
 
 class Vector:
@@ -25,6 +29,10 @@ class Vector:
         total = sum(it.tensor.numel() for it in tensors)
         self._numbers = torch.empty(total, dtype=torch.float32, device=self._device)
         self.take(tensors)
+        compiler = sys.modules.get("torch._dynamo")
+        if compiler is not None and any(it.tensor.data_ptr() % _ALIGNED for it in tensors):
+            # What was compiled for weights that begin at such a multiple may not read these.
+            compiler.reset()
 
     def take(self, tensors: "Sequence[Tensor]") -> None:
         """Takes over the numbers of tensors that are elsewhere, and makes them views again."""
@@ -46,11 +54,15 @@ class Vector:
         """Gives each tensor that is a view its own memory, as far as the device has it."""
         begins = self._numbers.data_ptr()
         try:
+            if self._numbers.is_cuda:
+                # What is copied by the loop's stream is not given to others before.
+                self._numbers.record_stream(torch.cuda.current_stream(self._device))
             for it in tensors:
                 if begins <= it.tensor.data_ptr() < begins + 4 * self._numbers.numel():
                     it.tensor.data = it.tensor.data.clone()
-        except _OutOfMemory as error:
-            logging.getLogger("dnode").warning("weights stay views of one tensor: %s", error)
+        except RuntimeError as error:
+            # No memory; or the device has failed, and the loop tells that.
+            _LOGGER.warning("weights stay views of one tensor: %s", error)
 
     @property
     def place(self) -> "tuple[int, int]":
@@ -61,20 +73,26 @@ class Vector:
 def of(tensors: "Sequence[Tensor]") -> Optional[Vector]:
     """The vector of these tensors; ``None`` where they are not all whole f32 tensors of one CUDA device with
     memory of their own, or where the device cannot mix."""
-    if not all(it.tensor.is_cuda and not it.in_parts and _is_alone(it) for it in tensors):
+    if not all(it.tensor.is_cuda and not it.in_parts for it in tensors):
         return None
     devices = {it.tensor.device.index or 0 for it in tensors}
-    if len(devices) > 1 or len({it.tensor.data_ptr() for it in tensors}) < len(tensors):
+    others = [it.name for it in tensors if not _is_alone(it)]
+    if others or len(devices) > 1 or len({it.tensor.data_ptr() for it in tensors}) < len(tensors):
+        what = f"{others[0]} is not" if others else "they are not all"
+        _LOGGER.info(
+            "weights cross to the host to be mixed: %s a contiguous f32 tensor with memory of its own on one device", what
+        )
         return None
-    problem = _native.device_problem(devices.pop())
+    with _torch.current_device(list(devices)):
+        problem = _native.device_problem(devices.pop())
     if problem is not None:
-        logging.getLogger("dnode").warning("weights cross to the host to be mixed: %s", problem)
+        _LOGGER.warning("weights cross to the host to be mixed: %s", problem)
         return None
     try:
         return Vector(tensors)
     except _OutOfMemory as error:
         # At the beginning it needs as much as the weights once more.
-        logging.getLogger("dnode").warning("weights cross to the host to be mixed: %s", error)
+        _LOGGER.warning("weights cross to the host to be mixed: %s", error)
         return None
 
 
