@@ -242,11 +242,13 @@ def devices(tensors: "Sequence[Tensor]") -> list[Any]:
     return list({it.tensor.device for it in tensors if it.tensor.is_cuda})
 
 
-def current_device(devices: Sequence[Any]) -> "contextlib.AbstractContextManager[object]":
+@contextlib.contextmanager
+def current_device(devices: Sequence[Any]) -> Generator[None, None, None]:
     """Around what makes one of the devices that of this thread: the loop's is the same again after it."""
-    if not devices or not torch.cuda.is_available():
-        return contextlib.nullcontext()
-    return torch.cuda.device(torch.cuda.current_device())
+    with contextlib.ExitStack() as kept:
+        if devices and torch.cuda.is_available():
+            kept.enter_context(torch.cuda.device(torch.cuda.current_device()))
+        yield
 
 
 @contextlib.contextmanager

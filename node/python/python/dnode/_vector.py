@@ -56,7 +56,8 @@ class Vector:
         try:
             if self._numbers.is_cuda:
                 # What is copied by the loop's stream is not given to others before.
-                self._numbers.record_stream(torch.cuda.current_stream(self._device))
+                stream: Any = torch.cuda.current_stream(self._device)
+                self._numbers.record_stream(stream)
             for it in tensors:
                 if begins <= it.tensor.data_ptr() < begins + 4 * self._numbers.numel():
                     it.tensor.data = it.tensor.data.clone()
