@@ -74,7 +74,7 @@ fn whom_an_earlier_start_had_left_out_is_not_trusted_until_it_has_passed_its_tri
     let bound = std::fs::read_to_string(peer.data().join("run.json")).unwrap();
     let bound: serde_json::Value = serde_json::from_str(&bound).unwrap();
     let run = bound["run"].as_str().unwrap();
-    // It started again since, as far as the file knows, so it is tried at once.
+    // That was so long ago that all rounds have passed, so it is tried at once.
     let file = format!(
         "dnode verdicts 1 run={run} written=0\nround_us=10000\n{name} trust=left-out evidence=20 times=3 \
          outliers=0 left_out=1 rounds=32 passes=0 joined=0 life=0\n"
