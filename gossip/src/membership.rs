@@ -83,11 +83,6 @@ impl Membership {
         self.members.get(peer)
     }
 
-    /// Which start of the neighbour is here; 0 when it is none.
-    fn incarnation(&self, peer: &PeerId) -> u64 {
-        self.members.get(peer).map_or(0, |member| member.incarnation)
-    }
-
     /// The largest clock heard of `peer`, the own one for this peer; nothing can contain more of it.
     pub(crate) fn heard_of(&self, context: &Context, peer: &PeerId) -> Clock {
         if *peer == context.me {
@@ -136,19 +131,16 @@ impl Membership {
     }
 
     /// Whether this peer and `peer` exchange whatever their clocks are: neither goes by them; or both have done
-    /// their last step, so that no clock moves any more, and have mixed since they met, so that their
-    /// replicas did not train apart.
+    /// their last step, and have mixed since they met, so that they did not train apart.
     pub(crate) fn meets_at_any_clock(&self, context: &Context, peer: &PeerId) -> bool {
-        let is_finished = |member: &Member| member.phase == Phase::Finished;
-        let settle = context.progress.is_finished()
-            && self.members.get(peer).is_some_and(is_finished)
+        let settles = self.members.get(peer).is_some_and(|it| it.phase == Phase::Finished)
+            && context.progress.is_finished()
             && self.links.has_mixed(peer);
-        settle || self.ignores_clock(context, peer)
+        settles || self.ignores_clock(context, peer)
     }
 
-    /// Whether one of this peer and `peer` doubts the other's clock, so that nobody takes over a replica, and
-    /// without exchanges its work would be lost; or it is left out, so that this peer does not catch up from
-    /// it, and it would never have its trial.
+    /// Whether one of the two doubts the other's clock, so that nobody takes over a replica, and without
+    /// exchanges its work would be lost; or `peer` is left out, and would never have its trial.
     pub(crate) fn ignores_clock(&self, context: &Context, peer: &PeerId) -> bool {
         let ignores = |member: &Member| member.doubts() || member.trust == Trust::LeftOut;
         self.doubts(context, peer) || self.members.get(peer).is_some_and(ignores)
@@ -256,7 +248,7 @@ impl Membership {
         if suspected {
             self.members.set_standing(&from, Standing::Active);
             self.set_idle_ones(context);
-            let incarnation = self.incarnation(&from);
+            let incarnation = self.members.get(&from).map_or(0, |member| member.incarnation);
             context.event(Event::Restored(from));
             let bound = self.information_age_bound(context);
             self.partition.on_return(context, &from, incarnation, bound);

@@ -18,7 +18,8 @@ const PIECE_ELEMENTS: usize = 2048;
 
 /// What a sketch of `elements` elements is made of, and the factor of its sums.
 ///
-/// Long vectors are sampled, so that no length costs a training step more than about a millisecond. A piece
+/// Long vectors are sampled, so that no length costs a training step more than half a millisecond in host
+/// memory; from a device each piece is a copy that is waited for. A piece
 /// of each part stands for the whole part, and lies where a hash says: `‖a − b‖²` over the pieces, times how
 /// many elements one stands for, has the mean that it has over all elements.
 pub(crate) fn sample(elements: usize) -> (impl Iterator<Item = Range<usize>>, f64) {

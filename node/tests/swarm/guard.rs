@@ -57,8 +57,16 @@ fn a_peer_with_a_wrong_learning_rate_is_left_out_and_the_others_end_well_trained
     drop(bad);
 }
 
-/// A run that lasts until it is stopped, and is saved often.
-const LONG: [&str; 4] = ["--steps", "100000000", "--set", "node.checkpoint_interval=\"1s\""];
+/// A run that lasts until it is stopped, and is saved often. Weights hardly move, so that two replicas of which
+/// one trains alone for a while are still like each other.
+const LONG: [&str; 6] = [
+    "--steps",
+    "100000000",
+    "--set",
+    "node.checkpoint_interval=\"1s\"",
+    "--set",
+    "optimizer.learning_rate=0.000001",
+];
 
 /// What is in the file is written by hand, so that nothing depends on how soon a bad peer is named.
 #[test]
