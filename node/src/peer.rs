@@ -316,7 +316,8 @@ pub async fn join(
     let (config, begins) = initial::weights(config, trainer.as_ref())?;
     let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
     let (fragments, gossip) = checked(&config, trainer.as_mut())?;
-    let (dir, identity, Entrance { secret, member }) = enter(&config, &run, given.as_ref())?;
+    let ((dir, is_new), identity, Entrance { secret, member }) =
+        enter(&config, &run, given.as_ref())?;
     let observes = observes(&config, member.as_ref().map(Member::pass))?;
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
     let wanted = tells_first_step.then(|| FirstStep::new(&config, stream(&identity.peer())));
@@ -398,20 +399,29 @@ pub async fn join(
         course,
         removals,
     };
-    drive(parts, position.samples, events, stop).await
+    let outcome = drive(parts, position.samples, events, stop).await;
+    if let Err(JoinError::Drive(DriveError::OtherRun(_) | DriveError::NotLetIn { .. })) = &outcome
+        && is_new
+    {
+        // It was refused before anything came of it: the next start may be of the right run.
+        dir.unbind()?;
+    }
+    outcome
 }
 
-/// What [`enter`] finds: data directory, identity, and who may take part.
-type Entered = (DataDir, Identity, Entrance);
+/// What [`enter`] finds: data directory, and whether it was bound to no run before; identity, and who may take
+/// part.
+type Entered = ((DataDir, bool), Identity, Entrance);
 
 /// The data directory, bound to the run, the identity that is kept there, and who may take part.
 /// `given`: a ticket given by hand.
 fn enter(config: &Config, run: &RunSpec, given: Option<&Ticket>) -> Result<Entered, JoinError> {
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
+    let is_new = !dir.is_bound();
     dir.bind(run)?;
     let entrance = membership::enter(config, given, (&dir, &identity))?;
-    Ok((dir, identity, entrance))
+    Ok(((dir, is_new), identity, entrance))
 }
 
 /// Drives the run to its end and writes its final metrics; `samples` were processed before it.

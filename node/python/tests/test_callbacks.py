@@ -217,7 +217,7 @@ def watched(self, *words, **rest):
 dnode.Swarm.step = watched
 module, trainer = fit(1, callback, 100 if again else 60, SAVED if again else None{words})
 outcome = callback.swarm.leave()
-end(joined=joined[0], folder=str(callback.swarm.data_dir), step=outcome["step"], samples=outcome["samples"])
+end(joined=joined[0], folder=os.path.relpath(callback.swarm.data_dir), step=outcome["step"], samples=outcome["samples"])
 '''
     first = _end(start("0", _script(framework, text)))
     second = _end(start("0", _script(framework, text), "again"))

@@ -33,7 +33,7 @@ print("LAUNCHED", joining({"network": {"require_peers": 0, "mdns": True}, "node"
     ) in log, log
     told = [line for line in log.splitlines() if line.startswith("TICKET")]
     assert [line.endswith("None)") for line in told] == [True, True, False, True], log
-    assert 'network.require_peers=0' in log and 'network.mdns=true' in log and "node.data_dir=own" in log, log
+    assert 'network.require_peers=0' in log and 'network.mdns=true' in log and "/0/own'" in log, log
     assert "require_peers=2" not in log and "node.data_dir=launched" not in log, log
 
 

@@ -185,7 +185,7 @@ end()
 '''
     for rank in ranks_of(start, tmp_path, text):
         log = rank.wait()
-        assert "FILE data/checkpoints/000000000003/parameters.safetensors" in log and "RAISED of the loop left" in log, log
+        assert "/data/checkpoints/000000000003/parameters.safetensors" in log and "RAISED of the loop left" in log, log
     for rank in ranks_of(start, tmp_path, text, "again"):
         log = rank.wait()
         assert log.split("BEGINS ")[-1].startswith("3"), log

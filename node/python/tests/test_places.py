@@ -203,4 +203,4 @@ swarm.leave()
 ''').wait()
     assert "SAVED [[5, 1], [5, 0], [5, 0]]" in log, log
     assert "ERROR save the optimizer's state: ValueError: no state; the checkpoint lacks it" in log, log
-    assert "FILE data/checkpoints" in log, log
+    assert "FILE /" in log and "/data/checkpoints" in log, log

@@ -72,7 +72,7 @@ pub fn reference_markdown() -> String {
     let mut page = "# Configuration\n\n\
         Every key can stand in a TOML file given with `--config`, or be set by `--set section.key=value`.\n\
         Flags win over the file, the file over the default.\n\
-        The only environment variable that is read is `RUST_LOG` (log filter).\n\
+        Of the environment `RUST_LOG` is read (log filter), `DNODE_SECRET` (a ticket or secret) and, with traces, `OTEL_EXPORTER_OTLP_HEADERS`.\n\
         `dnode config` prints this reference as a TOML file, `dnode config init` writes it to one.\n\
         `dnode config show` takes the flags of `dnode join` and prints the configuration in force, with the origin of each value; `dnode config check` only says whether it is sound; `dnode join --save-config FILE` writes it.\n\n\
         **Agree** says who must give a key the same value: `must`: a peer with another value is of another run and is refused by name; \

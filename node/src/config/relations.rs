@@ -110,13 +110,17 @@ fn adapters(config: &Config) -> [Option<Broken>; 3] {
     [kind, init, engine]
 }
 
-fn data(data: &DataConfig) -> [Option<Broken>; 5] {
+fn data(data: &DataConfig) -> [Option<Broken>; 6] {
     let shard = data.shard.is_some_and(|shard| shard >= data.shards).then(|| {
         let remedy = format!("shards count from 0 to {}", data.shards - 1);
         Broken("data.shard", "data.shards", remedy)
     });
     let path = (!data.kind.is_embedded() && data.path.is_none()).then(|| {
         let remedy = "give --data-path with the folder or file".to_owned();
+        Broken("data.path", "data.kind", remedy)
+    });
+    let unread = (data.kind.is_embedded() && data.path.is_some()).then(|| {
+        let remedy = "this data set is built in and no file is read: add --data text, mnist or another kind, or leave the path out".to_owned();
         Broken("data.path", "data.kind", remedy)
     });
     let pixels = (data.pixel_mean.is_some() != data.pixel_deviation.is_some()).then(|| {
@@ -132,7 +136,7 @@ fn data(data: &DataConfig) -> [Option<Broken>; 5] {
         let remedy = "a tokenizer has tokens of its own: leave one of them out".to_owned();
         Broken("data.tokenizer", "data.vocabulary", remedy)
     });
-    [shard, path, pixels, skew, tokens]
+    [shard, path, unread, pixels, skew, tokens]
 }
 
 fn batch(batch: usize, accumulate: usize) -> Option<Broken> {

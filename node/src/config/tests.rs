@@ -283,6 +283,10 @@ fn values_that_do_not_go_together_are_refused_with_a_remedy() {
             "data.path = unset by default does not go with data.kind = \"mnist\": give --data-path with the folder or file",
         ),
         (
+            &["data.path=mine.txt"],
+            "data.path = \"mine.txt\" in --set does not go with data.kind = \"shakespeare\": this data set is built in and no file is read: add --data text, mnist or another kind, or leave the path out",
+        ),
+        (
             &["gossip.rule=pairwise", "gossip.outer_momentum=0.5"],
             "gossip.outer_momentum = 0.5 in --set does not go with gossip.rule = \"pairwise\": it takes no outer step: leave it out, or use gossip-outer",
         ),

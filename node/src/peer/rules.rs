@@ -65,7 +65,7 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
             snapshot_age: gossip.snapshot_age,
             information_age: (gossip.information_age > 0).then_some(gossip.information_age),
         },
-        rack: rack_name(&config.network.rack),
+        rack: rack_name(config),
         gate_timeout: gossip.gate_timeout,
         own_max: open_max,
         answered_max: open_max,

@@ -59,6 +59,9 @@ pub(super) fn replica(
         let form = (replica.layout(), fragments);
         let loaded = checkpoint::load_next(&checkpoints, run, form, description, passed)?;
         let Some(mut newest) = loaded else {
+            if resume {
+                tracing::warn!("no checkpoint in {}: begins anew", checkpoints.display());
+            }
             let (position, contents) = (Position::default(), Vec::new());
             return Ok(Beginning { replica, position, contents, tail_average: None });
         };

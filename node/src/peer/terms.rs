@@ -114,7 +114,7 @@ pub(super) fn terms(config: &Config, incarnation: u64) -> Terms {
         exchanges: exchanges(config.gossip.rule),
         settles: exchanges(config.gossip.rule) && config.gossip.rule != Rule::DeltaSet,
         world,
-        rack: rack_name(&config.network.rack),
+        rack: rack_name(config),
         collective: match config.network.collective {
             config::Collective::Auto => Choice::Auto,
             config::Collective::Shm => Choice::Only(Backend::Shm),

@@ -159,6 +159,15 @@ impl DataDir {
         })
     }
 
+    /// Takes back what [`DataDir::bind`] did: nothing of that run came to be here.
+    ///
+    /// # Errors
+    /// [`DataDirError`].
+    pub(crate) fn unbind(&self) -> Result<(), DataDirError> {
+        let path = self.path.join(RUN_FILE);
+        fs::remove_file(&path).map_err(io_error("delete", &path))
+    }
+
     /// The run to which the directory is bound, if it is to any.
     ///
     /// # Errors
@@ -464,6 +473,7 @@ mod tests {
         assert_eq!(mode(&file), 0o600);
         let elsewhere = folder.path().join("elsewhere");
         fs::write(&elsewhere, "1").unwrap();
+        fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o644)).unwrap();
         for name in ["linked", LOCK_FILE, INCARNATION_FILE] {
             let link = path.join(name);
             let _ = fs::remove_file(&link);
@@ -474,7 +484,7 @@ mod tests {
             fs::remove_file(&link).unwrap();
         }
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "1");
-        assert_eq!(mode(&elsewhere) & 0o044, 0o044 & mode(&elsewhere));
+        assert_eq!(mode(&elsewhere), 0o644, "a link's target keeps its mode");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::trainer_state::TrainerState;
 const NAME: &str = "manifest.json";
 /// Version of the form of checkpoints.
 const FORMAT: u32 = 1;
-/// Longest manifest: 64 run fields of 320 bytes and some thousand tensor names.
-const BYTES_MAX: u64 = 1 << 20;
+/// Longest manifest: 64 run fields of 320 bytes and some ten thousand tensor names.
+const BYTES_MAX: u64 = 1 << 24;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -68,7 +68,13 @@ impl Manifest {
     }
 
     pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
-        write_new(&directory.join(NAME), &serde_json::to_vec_pretty(self)?)
+        let text = serde_json::to_vec_pretty(self)?;
+        if text.len() as u64 > BYTES_MAX {
+            let why =
+                format!("the names of the trainer's tensors take more than {BYTES_MAX} bytes");
+            return Err(io::Error::other(why));
+        }
+        write_new(&directory.join(NAME), &text)
     }
 
     /// Whether the folder has one.

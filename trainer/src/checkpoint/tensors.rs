@@ -10,6 +10,7 @@ use safetensors::tensor::Dtype;
 use serde::{Deserialize, Serialize};
 
 use crate::files::write_new;
+use crate::mix::norm;
 use crate::replica::Source;
 use crate::tensor_file::TensorWriter;
 use crate::trainer_state::StateValues;
@@ -92,8 +93,9 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Appends the elements of `range` to `bytes`, little-endian.
-    fn read(&self, range: Range<usize>, bytes: &mut Vec<u8>) {
+    /// Appends the elements of `range` to `bytes`, little-endian. Whether a start would take them: all weights
+    /// are finite.
+    fn read(&self, range: Range<usize>, bytes: &mut Vec<u8>) -> bool {
         let mut values = Vec::new();
         let values = match &self.numbers {
             DeviceVector::Slice(slice) => &slice[range],
@@ -107,17 +109,22 @@ impl<'a> Tensor<'a> {
                 replica.live(range, &mut values);
                 &values
             }
-            DeviceVector::Bytes(slice) => return bytes.extend_from_slice(&slice[range]),
+            DeviceVector::Bytes(slice) => {
+                bytes.extend_from_slice(&slice[range]);
+                return true;
+            }
             DeviceVector::Signed(slice) => {
                 bytes.extend(slice[range].iter().flat_map(|value| value.to_le_bytes()));
-                return;
+                return true;
             }
             DeviceVector::Unsigned(slice) => {
                 bytes.extend(slice[range].iter().flat_map(|value| value.to_le_bytes()));
-                return;
+                return true;
             }
         };
         bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        let of_weights = matches!(self.numbers, DeviceVector::Weights(..) | DeviceVector::Live(_));
+        !of_weights || norm(values).is_finite()
     }
 }
 
@@ -137,7 +144,10 @@ pub(super) fn write(
         for start in (0..elements).step_by(CHUNK) {
             let range = start..elements.min(start + CHUNK);
             bytes.clear();
-            tensor.read(range, &mut bytes);
+            if !tensor.read(range, &mut bytes) {
+                let why = format!("{} is not finite; the earlier checkpoints stay", tensor.name);
+                return Err(io::Error::other(why));
+            }
             file.put(&bytes)?;
         }
     }

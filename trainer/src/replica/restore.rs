@@ -120,6 +120,7 @@ impl Replica {
         lock.store.restore(saved)?;
         let live = if saved.lengths().outer.is_some() { Part::Live } else { Part::Parameters };
         self.shared.pending().clear();
+        self.shared.notify();
         let mut values = vec![0.0; CHUNK];
         for part in chunks(0..saved.lengths().parameters) {
             let values = &mut values[..part.len()];

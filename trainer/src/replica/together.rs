@@ -48,6 +48,7 @@ impl Replica {
     pub fn displace_together(&mut self, lock: &mut ReplicaLock<'_>, base: &[f32], sum: &[f32]) {
         if lock.store.set_sum(base, sum) {
             self.shared.pending().clear();
+            self.shared.notify();
             self.trainer_mut().displace(0..sum.len(), sum, 1.0);
         }
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from dnode import _launch, _native, _state
+from dnode._native import ConfigError
 from dnode._options import Options, is_true, keys, with_defaults
 
 #: A tensor as the Rust side is told it: name, shape, form of its numbers, address, number of elements.
@@ -54,6 +55,8 @@ class Joining:
         options, ticket = self._options()
         placed: Optional[Path] = None
         try:
+            if self.resume is True and options.temporary is not None:
+                raise ConfigError("resume=True needs data_dir: a temporary folder holds no checkpoint")
             if not isinstance(self.resume, bool):
                 placed = _state.place(self.resume, self.run, options.data_dir)
             rest = (ticket, sorted(self.agreed.items()), self.resumes, self.raises)
@@ -74,6 +77,6 @@ class Joining:
         given = with_defaults(given, self.config, _launch.place() or {})
         options = Options(given, self.config)
         ticket = self.ticket or next(iter(tickets), None)
-        if ticket is None and not options.is_open:
+        if ticket is None and not options.is_open and "network.secret_file" not in keys(given, self.config):
             ticket = os.environ.get("DNODE_SECRET") or None
         return options, ticket

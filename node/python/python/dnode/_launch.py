@@ -125,7 +125,10 @@ def _address(file: Path) -> str:
         if lines:
             return lines[0]
         time.sleep(0.02)
-    raise Error(f"join where dnode.launch has started this process: the first peer has not written {file}")
+    raise Error(
+        f"join where dnode.launch has started this process: the first peer has not written {file}; "
+        "leave data_dir out of dnode.join there, or look at what that process says"
+    )
 
 
 def main() -> int:
@@ -135,7 +138,8 @@ def main() -> int:
         print("usage: python -m dnode.launch -n N script.py [argument …]", file=sys.stderr)
         return 2
     try:
-        launch(int(words[1]), words[2], words[3:])
+        root = launch(int(words[1]), words[2], words[3:])
+        print(f"what the processes have written is in {root}", file=sys.stderr)
     except subprocess.CalledProcessError as error:
         return error.returncode if error.returncode > 0 else 1
     except KeyboardInterrupt:

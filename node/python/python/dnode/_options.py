@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any, Optional
@@ -79,14 +80,20 @@ class Options:
         #: Whether the run lets anybody join.
         self.is_open = is_true(given.get("network.open", False))
         self.temporary: Optional[str] = None
-        if "node.data_dir" not in given:
-            self.temporary = tempfile.mkdtemp(prefix="dnode-")
-            given["node.data_dir"] = self.temporary
-        self.data_dir = Path(given["node.data_dir"])
-        self.texts = [f"{key}={_toml(value)}" for key, value in given.items()]
+        folder = given.pop("node.data_dir", None)
+        self.texts = [f"{key}={_toml(key, value)}" for key, value in given.items()]
+        if folder is None:
+            folder = self.temporary = tempfile.mkdtemp(prefix="dnode-")
+        #: The folder, wherever the loop goes.
+        self.data_dir = Path(os.path.abspath(folder))
+        self.texts.append(f"node.data_dir={self.data_dir}")
 
 
-def _toml(value: Any) -> str:
+def _toml(key: str, value: Any) -> str:
     if isinstance(value, Path):
         value = str(value)
-    return value if isinstance(value, str) else json.dumps(value)
+    try:
+        # Numbers of NumPy and tensors of one number have `item`.
+        return value if isinstance(value, str) else json.dumps(value, default=lambda it: it.item())
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(f"{key} = {value!r} is not legal: must be a text, a number, a list or true or false") from None

@@ -18,6 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::forming::{Formed, Forming, GroupWatch, Members, NotFormed, Ready, subject};
+use crate::config::Config;
 use crate::training::{Loss, RankGroup};
 use absent::{Absent, left_out};
 use fallen::Fallen;
@@ -419,13 +420,18 @@ impl RackDriver {
     }
 }
 
-/// Part of a hash of a rack's name, not 0; 0 for no name.
-pub(crate) fn rack_name(name: &str) -> u64 {
+/// Part of a hash of a rack's name and of what its ranks do with a gradient, not 0; 0 for no name. Ranks that did
+/// other things with equal gradients would not stay equal, so they are none of one rack.
+pub(crate) fn rack_name(config: &Config) -> u64 {
+    let name = &config.network.rack;
     if name.is_empty() {
         return 0;
     }
-    let mut hasher = blake3::Hasher::new_derive_key("dnode rack v1");
+    let optimizer = serde_json::to_string(&config.optimizer).expect("settings become JSON");
+    let mut hasher = blake3::Hasher::new_derive_key("dnode rack v2");
     hasher.update(name.as_bytes());
+    hasher.update(&[0]);
+    hasher.update(optimizer.as_bytes());
     let mut bytes = [0; 8];
     hasher.finalize_xof().fill(&mut bytes);
     u64::from_le_bytes(bytes).max(1)

@@ -52,6 +52,8 @@ pub(crate) struct Viewing {
     /// What the log has said of others.
     introduced: BTreeMap<PeerId, About>,
     facts: NodeFacts,
+    /// As others are told it.
+    rack: u64,
     started: Instant,
     next: Instant,
     seen: Instant,
@@ -126,6 +128,7 @@ impl Viewing {
             keeps_losses: config.gossip.privacy_clip > 0.0,
             introduced: BTreeMap::new(),
             facts,
+            rack: crate::driver::rack_name(config),
             started,
             next: started,
             seen: started,
@@ -288,8 +291,7 @@ impl Viewing {
     }
 
     fn tell(&mut self, own: &Peer, core: &Gossip, network: &NetworkHandle, now: Instant) {
-        let rack = crate::driver::rack_name(&self.facts.rack);
-        let name = (network.peer_id(), self.facts.incarnation, rack);
+        let name = (network.peer_id(), self.facts.incarnation, self.rack);
         let phase = if own.state == State::Joining { Phase::Joining } else { core.phase() };
         let own = summary::told(own, &self.about, name, (phase, core.open()), self.sketch);
         let own = if self.keeps_losses { summary::without_losses(own) } else { own };
@@ -421,7 +423,7 @@ impl Viewing {
             device: self.about.device.clone(),
             memory_bytes: self.memory.0,
             state: self.state(core),
-            rack: summary::rack(crate::driver::rack_name(&self.facts.rack)),
+            rack: summary::rack(self.rack),
             step: shown.step,
             position: shown.position,
             commits: shown.commits,

@@ -156,7 +156,8 @@ impl Pace {
 
     /// How long a rank of a rack may be silent, with a model of so many parameters.
     pub(super) fn rack_patience(&self, parameters: usize) -> Duration {
-        let pauses = 2.0 * self.evaluation_seconds + self.saves(parameters);
+        // As in steps, a rank may be as many times slower.
+        let pauses = SLOWER_MAX * self.evaluation_seconds + self.saves(parameters);
         longer(SILENCE_MAX, SLOWER_MAX * self.step.mean() + pauses)
     }
 
@@ -204,11 +205,11 @@ mod tests {
         let seconds = |patience: Duration, silence: Duration| (patience - silence).as_secs_f64();
         let rack = seconds(pace.rack_patience(0), SILENCE_MAX);
         let ring = seconds(pace.synchronous_patience(3, 0), RING_TIMEOUT);
-        assert!((rack - (5.0 + 4.0 + 2.0)).abs() < 1e-6, "{rack}");
+        assert!((rack - (5.0 + 20.0 + 2.0)).abs() < 1e-6, "{rack}");
         assert!((ring - (15.0 + 2.0)).abs() < 1e-6, "{ring}");
         // 20 bytes of state for each of 100 M parameters, at 200 MB/s.
         let large = seconds(pace.rack_patience(100_000_000), SILENCE_MAX);
-        assert!((large - (5.0 + 4.0 + 10.0)).abs() < 1e-6, "{large}");
+        assert!((large - (5.0 + 20.0 + 10.0)).abs() < 1e-6, "{large}");
     }
 
     #[test]

@@ -194,7 +194,8 @@ impl RackMember {
     fn vote(&mut self, evaluates: bool, context: &Context) -> Result<Option<Vote>, End> {
         let Context { cursor, bounds, .. } = context;
         let wanted = bounds.wanted_steps().unwrap_or_else(|| cursor.local_steps());
-        let allowed = truth(bounds.allows_commit(cursor.position().clock));
+        let commits = bounds.allows_commit(cursor.position().clock);
+        let allowed = truth(commits && context.queues.allows_steps());
         let exchanged = truth(!cursor.is_round_open());
         let mut votes = [allowed, exchanged, truth(evaluates), wanted.min(1 << 20) as f32];
         let Some(group) = self.group(context) else { return Ok(None) };
@@ -217,6 +218,12 @@ impl RackMember {
         let patience = patience(context);
         let shared = context.shared.clone();
         let mut lock = shared.lock();
+        if !context.queues.allows_steps() {
+            // The replica began to be replaced after the vote: what it has moved by is no work of this rank's.
+            drop(lock);
+            self.leave(context);
+            return Ok(());
+        }
         let Some(rack) = self.rack.as_mut() else { return Ok(()) };
         let Some(group) = rack.group.as_mut() else { return Ok(()) };
         let mut moved = lock.moved_since(&rack.base);

@@ -64,7 +64,13 @@ impl Ranks {
         all[own.len() * rank..][..own.len()].copy_from_slice(&own);
         self.all_reduce_mean(&mut all, queues, patience)?;
         // All get the same bits, so all find the same.
-        self.equal = Some(all.chunks(own.len()).all(|theirs| *theirs == all[..own.len()]));
+        let equal = all.chunks(own.len()).all(|theirs| *theirs == all[..own.len()]);
+        self.equal = Some(equal);
+        if !equal {
+            // Mean gradients of unlike weights train none of them.
+            let why = "the peers of a synchronous run stand at different steps: copy the checkpoints of one to all, and resume";
+            return Err(TrainError::Other(why.to_owned()));
+        }
         Ok(())
     }
 

@@ -10,6 +10,9 @@ use super::standing::{HANDED_MAX, STANDING_ELEMENTS, Standing, WeightsMark, lead
 use crate::training::steps::context::Context;
 use crate::training::steps::end::End;
 
+/// Clocks from which on peers take a clock for none; a rank would be refused by all with it.
+const CLOCK_END: u64 = 1 << 48;
+
 /// What this rank gave to an operation that failed here, and may have ended at another rank.
 #[derive(Debug)]
 pub(super) struct Handed {
@@ -145,6 +148,9 @@ fn compare(group: &mut dyn Collective, own: Standing) -> Result<Table, Failed> {
     if ranks.iter().any(|rank| rank.parameters != own.parameters) {
         let error = TrainError::Other("the ranks of the rack train different models: `dnode config show` on each tells in what".into());
         return Err(Failed::End(End::Failed(error)));
+    }
+    if ranks.iter().any(|rank| rank.clock >= CLOCK_END) {
+        return Err(Failed::Group(dnode_collective::Error::Arguments("a rank names no clock")));
     }
     let root = lead(&ranks);
     Ok(Table { ranks, own, root })
