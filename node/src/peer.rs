@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dnode_network::{Network, NetworkConfig, NetworkError, NetworkEvent, unix_time};
-use dnode_protocol::RunSpec;
 use dnode_protocol::invitation::Role;
 use dnode_protocol::membership::Ticket;
 use dnode_trainer::checkpoint::CheckpointError;
@@ -37,8 +36,7 @@ use crate::driver::{
 };
 use crate::peer::trainer_identity::{IdentityError, TrainerIdentity};
 use crate::process::console::Console;
-use crate::storage::data_dir::{DataDir, DataDirError};
-use crate::storage::identity::Identity;
+use crate::storage::data_dir::DataDirError;
 use crate::storage::peer_store::{PeerStore, PeersFileError};
 use crate::storage::verdict_store::VerdictStore;
 use crate::telemetry::metrics;
@@ -54,7 +52,7 @@ use network::network_config;
 pub use network::with_peers_file;
 pub use outcome::{LastEvaluation, Outcome};
 use share::stream;
-use starting::{Beginning, audit as audit_log, core, metrics as metrics_of, noise, replica};
+use starting::{Beginning, audit as audit_log, core, enter, metrics as metrics_of, noise, replica};
 use terms::{kept_snapshots, observes, plan, terms};
 
 /// Threads of the runtime, for network and driver: the CPU cores are left to the trainer.
@@ -316,7 +314,7 @@ pub async fn join(
     let (config, begins) = initial::weights(config, trainer.as_ref())?;
     let (run, settings) = agreed(own.as_ref(), &config, (trainer.layout(), &identified))?;
     let (fragments, gossip) = checked(&config, trainer.as_mut())?;
-    let ((dir, is_new), identity, Entrance { secret, member }) =
+    let (dir, is_new, identity, Entrance { secret, member }) =
         enter(&config, &run, given.as_ref())?;
     let observes = observes(&config, member.as_ref().map(Member::pass))?;
     let (part, data) = share::take(&config, steps_given, (trainer.as_mut(), &identity.peer()));
@@ -407,21 +405,6 @@ pub async fn join(
         dir.unbind()?;
     }
     outcome
-}
-
-/// What [`enter`] finds: data directory, and whether it was bound to no run before; identity, and who may take
-/// part.
-type Entered = ((DataDir, bool), Identity, Entrance);
-
-/// The data directory, bound to the run, the identity that is kept there, and who may take part.
-/// `given`: a ticket given by hand.
-fn enter(config: &Config, run: &RunSpec, given: Option<&Ticket>) -> Result<Entered, JoinError> {
-    let dir = DataDir::open(&config.node.data_dir)?;
-    let identity = Identity::load_or_create(&dir)?;
-    let is_new = !dir.is_bound();
-    dir.bind(run)?;
-    let entrance = membership::enter(config, given, (&dir, &identity))?;
-    Ok(((dir, is_new), identity, entrance))
 }
 
 /// Drives the run to its end and writes its final metrics; `samples` were processed before it.

@@ -81,9 +81,10 @@ impl Course {
     }
 
     /// Where the swarm ends: the latest of the ends that persons have set, else the latest of all. More than a
-    /// third of the neighbours go on until then, so one of three cannot have this peer train without end.
+    /// third of those who name one go on until then, so one of three cannot have this peer train without end.
     fn swarms_end(&self) -> Option<u64> {
-        let before = self.heard.len() / 3;
+        // Who has just come names none yet.
+        let before = self.heard.values().filter(|part| part.steps.is_some()).count() / 3;
         let latest = |given: bool| {
             let parts = self.heard.values().filter(|part| part.steps_given || !given);
             let mut ends: Vec<u64> = parts.filter_map(|part| part.steps).collect();
@@ -301,10 +302,9 @@ mod tests {
         assert_eq!(joiner.swarms_end(), Some(500));
         joiner.on_part(peer(5), part(Some(900), true));
         assert_eq!(joiner.swarms_end(), Some(900));
-        // Too many have just come and say nothing yet.
+        // Who has just come says nothing yet.
         (6..10).for_each(|number| joiner.on_part(peer(number), part(None, false)));
-        assert_eq!(joiner.swarms_end(), Some(500));
-        assert_eq!(joiner.settle().end, Some(500));
+        assert_eq!(joiner.settle().end, Some(900));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! What a peer begins with: its replica, its gossip core, its metrics file.
+//! What a peer begins with: its data directory, its replica, its gossip core, its metrics file.
 
 use dnode_audit::{Entry, Local, Named, Start as Begin, Text};
 use dnode_gossip::{Gossip, Start};
+use dnode_protocol::membership::Ticket;
 use dnode_protocol::{Clock, Fragments, RunSpec, Time, Versions};
 use dnode_trainer::checkpoint::{self, CHECKPOINTS};
 use dnode_trainer::{Beside, Description, Replica, RoomFile, TailAverage, Trainer};
@@ -9,6 +10,7 @@ use rand::Rng;
 
 use super::JoinError;
 use super::about::about;
+use super::membership::{self, Entrance};
 use super::memory::with_mixing;
 use super::rules::{commit_noise, replica_config, slow_in_file};
 use crate::config::{Config, trust_settings};
@@ -87,6 +89,21 @@ pub(super) fn replica(
     }
     let tail_average = newest.tail_average()?;
     Ok(Beginning { replica, position, contents: newest.contents, tail_average })
+}
+
+/// The data directory, which is bound to the run, and whether it was bound to none before; the identity that is
+/// kept there, and who may take part. `given`: a ticket given by hand.
+pub(super) fn enter(
+    config: &Config,
+    run: &RunSpec,
+    given: Option<&Ticket>,
+) -> Result<(DataDir, bool, Identity, Entrance), JoinError> {
+    let dir = DataDir::open(&config.node.data_dir)?;
+    let identity = Identity::load_or_create(&dir)?;
+    let is_new = !dir.is_bound();
+    dir.bind(run)?;
+    let entrance = membership::enter(config, given, (&dir, &identity))?;
+    Ok((dir, is_new, identity, entrance))
 }
 
 /// How the noise of commits is reckoned, if they get any; tells what the run will have revealed at its end.

@@ -423,7 +423,7 @@ fn a_manifest_cannot_make_the_reader_allocate_or_read_elsewhere() {
     refused(&good.replace(&state.to_string(), "9000000000000"), "the manifest says 9000000000000");
     refused(&good.replace(PARAMETERS, "../../secret"), "lists no parameters.safetensors");
     refused(&good.replace("\"format\": 1", "\"format\": 2"), "expected format 1, found 2");
-    refused(&format!("{good}{}", " ".repeat(1 << 20)), "at most 1048576 bytes");
+    refused(&format!("{good}{}", " ".repeat(1 << 24)), "at most 16777216 bytes");
     refused("{", "manifest.json");
 }
 
