@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use dnode_gossip::{Gossip, Input};
 use dnode_network::{IDENTITY, NetworkEvent, NetworkHandle};
 use dnode_protocol::frame::Leg;
-use dnode_protocol::invitation::Role;
+use dnode_protocol::invitation::{Revocation, Role};
 use dnode_protocol::{Fragments, Message, PeerId, RunDifference};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
@@ -310,14 +310,7 @@ impl Driver {
             NetworkEvent::Channel { peer, channel } => self.groups.on_channel(peer, channel),
             NetworkEvent::PathLost { peer } => host.feed(Input::Alarm { peer }),
             NetworkEvent::Uses { known } => self.removals.keep_uses(&known, Instant::now()),
-            NetworkEvent::Revocations { new, known } => {
-                self.removals.keep(known, Instant::now());
-                for statement in &new {
-                    let what = removals::words(statement);
-                    tracing::warn!("{what}");
-                    host.telemetry.event("revoked", &what);
-                }
-            }
+            NetworkEvent::Revocations { new, known } => self.on_revocations(&new, known),
             NetworkEvent::NoMember { why } => self.on_no_member(why),
             NetworkEvent::Copied { .. } => self.bootstrap.settle(),
             NetworkEvent::RelayUp { .. } => self.bootstrap.on_relay(),
@@ -327,6 +320,16 @@ impl Driver {
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::RoundTrip { .. } => {}
+        }
+    }
+
+    /// Others were removed.
+    fn on_revocations(&mut self, new: &[Revocation], known: Vec<u8>) {
+        self.removals.keep(known, Instant::now());
+        for statement in new {
+            let what = removals::words(statement);
+            tracing::warn!("{what}");
+            self.host.telemetry.event("revoked", &what);
         }
     }
 
