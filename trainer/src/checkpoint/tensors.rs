@@ -10,7 +10,6 @@ use safetensors::tensor::Dtype;
 use serde::{Deserialize, Serialize};
 
 use crate::files::write_new;
-use crate::mix::norm;
 use crate::replica::Source;
 use crate::tensor_file::TensorWriter;
 use crate::trainer_state::StateValues;
@@ -93,9 +92,8 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Appends the elements of `range` to `bytes`, little-endian. Whether a start would take them: all weights
-    /// are finite.
-    fn read(&self, range: Range<usize>, bytes: &mut Vec<u8>) -> bool {
+    /// Appends the elements of `range` to `bytes`, little-endian.
+    fn read(&self, range: Range<usize>, bytes: &mut Vec<u8>) {
         let mut values = Vec::new();
         let values = match &self.numbers {
             DeviceVector::Slice(slice) => &slice[range],
@@ -109,22 +107,17 @@ impl<'a> Tensor<'a> {
                 replica.live(range, &mut values);
                 &values
             }
-            DeviceVector::Bytes(slice) => {
-                bytes.extend_from_slice(&slice[range]);
-                return true;
-            }
+            DeviceVector::Bytes(slice) => return bytes.extend_from_slice(&slice[range]),
             DeviceVector::Signed(slice) => {
                 bytes.extend(slice[range].iter().flat_map(|value| value.to_le_bytes()));
-                return true;
+                return;
             }
             DeviceVector::Unsigned(slice) => {
                 bytes.extend(slice[range].iter().flat_map(|value| value.to_le_bytes()));
-                return true;
+                return;
             }
         };
         bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        let of_weights = matches!(self.numbers, DeviceVector::Weights(..) | DeviceVector::Live(_));
-        !of_weights || norm(values).is_finite()
     }
 }
 
@@ -144,10 +137,7 @@ pub(super) fn write(
         for start in (0..elements).step_by(CHUNK) {
             let range = start..elements.min(start + CHUNK);
             bytes.clear();
-            if !tensor.read(range, &mut bytes) {
-                let why = format!("{} is not finite; the earlier checkpoints stay", tensor.name);
-                return Err(io::Error::other(why));
-            }
+            tensor.read(range, &mut bytes);
             file.put(&bytes)?;
         }
     }
