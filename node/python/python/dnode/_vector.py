@@ -4,19 +4,18 @@ the host."""
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import torch
 
 from dnode import _native, _torch
+from dnode._logging import LOGGER
 
 if TYPE_CHECKING:
     from dnode._torch import Tensor
 
 _OutOfMemory: Any = torch.cuda.OutOfMemoryError
-_LOGGER = logging.getLogger("dnode")
 #: Bytes of which the addresses are multiples that compiled code takes tensors to have.
 _ALIGNED = 16
 
@@ -63,7 +62,7 @@ class Vector:
                     it.tensor.data = it.tensor.data.clone()
         except RuntimeError as error:
             # No memory; or the device has failed, and the loop tells that.
-            _LOGGER.warning("weights stay views of one tensor: %s", error)
+            LOGGER.warning("weights stay views of one tensor: %s", error)
 
     @property
     def place(self) -> "tuple[int, int]":
@@ -80,20 +79,20 @@ def of(tensors: "Sequence[Tensor]") -> Optional[Vector]:
     others = [it.name for it in tensors if not _is_alone(it)]
     if others or len(devices) > 1 or len({it.tensor.data_ptr() for it in tensors}) < len(tensors):
         what = f"{others[0]} is not" if others else "they are not all"
-        _LOGGER.info(
+        LOGGER.info(
             "weights cross to the host to be mixed: %s a contiguous f32 tensor with memory of its own on one device", what
         )
         return None
     with _torch.current_device(list(devices)):
         problem = _native.device_problem(devices.pop())
     if problem is not None:
-        _LOGGER.warning("weights cross to the host to be mixed: %s", problem)
+        LOGGER.warning("weights cross to the host to be mixed: %s", problem)
         return None
     try:
         return Vector(tensors)
     except _OutOfMemory as error:
         # At the beginning it needs as much as the weights once more.
-        _LOGGER.warning("weights cross to the host to be mixed: %s", error)
+        LOGGER.warning("weights cross to the host to be mixed: %s", error)
         return None
 
 
