@@ -36,7 +36,7 @@ pub use delta_set::FETCHES_MAX;
 pub use dnode_protocol::Reading;
 pub use guard::{Evidence, Grounds, Tolerance, Trust, VERDICTS_MAX, Verdict, Verdicts};
 pub use input::{Input, Offence, RefusedMix};
-pub use membership::{Claim, ShardReview, choose_shard, review_shard};
+pub use membership::{Claim, ShardReview, choose_shard, is_absurd, review_shard};
 pub use membership::{Heard, KNOWN_MAX, Member, Standing, Summaries, VIEW_MAX};
 pub use output::{
     ContributionId, Event, Failure, IntervalCause, Output, Role, SnapshotContents, Work,

@@ -14,8 +14,9 @@ const CLOCK_END: u64 = 1 << 48;
 /// themselves, and of two that agree six are needed in all.
 const WITNESSES_PER_LEADER: usize = 3;
 
-/// Whether nobody can have this clock.
-pub(crate) const fn is_absurd(clock: Clock) -> bool {
+/// Whether nobody can have this clock: no word of a peer that names it is believed.
+#[must_use]
+pub const fn is_absurd(clock: Clock) -> bool {
     clock.0 >= CLOCK_END
 }
 

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use dnode_collective::{Collective, Reduction};
+use dnode_gossip::is_absurd;
+use dnode_protocol::Clock;
 use dnode_trainer::{ReplicaState, TrainError};
 
 use super::RackMember;
 use super::standing::{HANDED_MAX, STANDING_ELEMENTS, Standing, WeightsMark, lead, units};
 use crate::training::steps::context::Context;
 use crate::training::steps::end::End;
-
-/// Clocks from which on peers take a clock for none; a rank would be refused by all with it.
-const CLOCK_END: u64 = 1 << 48;
 
 /// What this rank gave to an operation that failed here, and may have ended at another rank.
 #[derive(Debug)]
@@ -149,7 +148,8 @@ fn compare(group: &mut dyn Collective, own: Standing) -> Result<Table, Failed> {
         let error = TrainError::Other("the ranks of the rack train different models: `dnode config show` on each tells in what".into());
         return Err(Failed::End(End::Failed(error)));
     }
-    if ranks.iter().any(|rank| rank.clock >= CLOCK_END) {
+    if ranks.iter().any(|rank| is_absurd(Clock(rank.clock))) {
+        // With it a rank would be refused by all others.
         return Err(Failed::Group(dnode_collective::Error::Arguments("a rank names no clock")));
     }
     let root = lead(&ranks);
