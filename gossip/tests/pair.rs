@@ -111,6 +111,30 @@ fn what_the_responder_applied_alone_is_undone_when_the_initiator_gives_up() {
 }
 
 #[test]
+fn nothing_is_taken_back_from_a_fragment_that_was_replaced_since() {
+    let mut pair = greeted(&Config::default(), 1);
+    pair.deliver = |e| !is_tensor(e, Leg::Reply);
+    pair.input(0, Input::RoundDue);
+    assert!(pair.run_until(SECOND, |p| applied(p, Role::Responder) == 1));
+    assert_eq!(values(&pair), [0.0, 0.5]);
+    // The initiator gives up and goes far ahead; of its words only the last reaches the responder late.
+    for (host, other) in [(0, 1), (1, 0)] {
+        pair.input(host, Input::PeerDown { peer: peer(other) });
+    }
+    while pair.hosts[0].clock < Clock(40) {
+        assert!(pair.hosts[0].commit(0.0, pair.now));
+    }
+    pair.deliver = |e| !matches!(e, Effect::Message { message: Message::Abort { .. }, .. });
+    pair.connect();
+    assert!(pair.run_until(SECOND, |p| p.hosts[1].clock >= Clock(40)));
+    let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };
+    pair.input(1, Input::Received { from: peer(0), message: Message::Abort { exchange } });
+    pair.deliver = |_| true;
+    assert!(pair.run_until(LONG, at_rest));
+    assert_eq!(values(&pair), [0.0, 0.0]);
+}
+
+#[test]
 fn an_aborted_exchange_never_applies_again() {
     let mut pair = greeted(&Config::default(), 1);
     let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence: 0 };

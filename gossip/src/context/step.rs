@@ -63,6 +63,8 @@ pub(crate) enum ExchangeStep {
     OwnDue(u64, bool),
     /// End an answered exchange.
     EndAnswered(ExchangeId, Ending),
+    /// A snapshot replaces this fragment, and with it what was mixed into it.
+    Replaced(FragmentId),
     /// Look after an answered exchange that is applied and due.
     AskOutcome(ExchangeId),
     /// Repeat the acceptance of an exchange.

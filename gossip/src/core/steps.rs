@@ -81,6 +81,7 @@ impl Gossip {
             ExchangeStep::EndAnswered(exchange, ending) => {
                 it.end_answered(context, &mut near, exchange, ending);
             }
+            ExchangeStep::Replaced(fragment) => it.responder().on_replaced(context, fragment),
             ExchangeStep::AskOutcome(exchange) => {
                 it.responder().ask_outcome(context, &near, exchange);
             }

@@ -367,6 +367,16 @@ impl Responder {
         }
     }
 
+    /// A snapshot replaces `fragment`: of what was mixed into it nothing is left that could be taken back.
+    pub(crate) fn on_replaced(&self, context: &mut Context, fragment: FragmentId) {
+        let applied = self.answered.iter().filter(|(_, answered)| {
+            answered.fragment == fragment && answered.state == AnsweredState::Applied
+        });
+        for (exchange, _) in applied {
+            context.then(Step::Exchange(ExchangeStep::EndAnswered(*exchange, Ending::Undecided)));
+        }
+    }
+
     /// A restarted initiator knows nothing of what its earlier life proposed: stop asking it.
     pub(super) fn orphan(&mut self, context: &mut Context, peer: PeerId, incarnation: u64) {
         self.queue.forget(&peer);

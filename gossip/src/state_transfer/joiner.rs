@@ -147,6 +147,9 @@ impl Joiner {
         self.awaits = false;
         let Some(replacement) = self.replacement.take() else { return Some(Replaced::default()) };
         let Replacement { what, donors, asked, .. } = replacement;
+        if what == Replacing::Replica {
+            self.takeovers.replaced();
+        }
         (what == Replacing::Replica).then(|| Replaced { donors, asked: asked.unwrap_or_default() })
     }
 

@@ -5,7 +5,7 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Time};
 use rand::RngExt;
 
 use super::joiner::Joiner;
-use crate::context::{Context, Step};
+use crate::context::{Context, ExchangeStep, Step};
 use crate::delta_set::DeltaSet;
 use crate::membership::Membership;
 use crate::{Mixing, Offence, Output, RefusedMix, SnapshotContents, Work};
@@ -181,6 +181,7 @@ impl Joiner {
             adopting: true,
         };
         let exchange = self.open(context, pull);
+        context.then(Step::Exchange(ExchangeStep::Replaced(fragment)));
         context.work(Work::Recall { exchange, fragment, contents });
         true
     }
@@ -295,6 +296,7 @@ impl Joiner {
         if let Some(pull) = replacement.open.get_mut(&exchange.sequence) {
             pull.adopting = true;
         }
+        context.then(Step::Exchange(ExchangeStep::Replaced(fragment)));
         context.work(Work::Adopt { exchange, fragment, contents });
     }
 

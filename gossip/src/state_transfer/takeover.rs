@@ -77,9 +77,13 @@ impl Takeovers {
         donors
     }
 
+    /// A whole replica was taken over: the next one is nobody's alone.
+    pub(super) const fn replaced(&mut self) {
+        self.only = None;
+    }
+
     /// A whole replica was taken over at the own clock `since`, each fragment from its donor.
     pub(super) fn begin_trial(&mut self, since: Clock, donors: BTreeMap<FragmentId, PeerId>) {
-        self.only = None;
         let (met, left_out_by) = (BTreeMap::new(), BTreeSet::new());
         self.trial = (self.again < AGAIN_MAX).then_some(Trial { since, donors, met, left_out_by });
     }
@@ -206,6 +210,8 @@ mod tests {
         let found = takeovers.on_left_out(Clock(11), peer(6));
         assert_eq!(found, Some(BadReplica { donor: None }), "one of two");
         let [only] = takeovers.allowed(vec![peer(1), peer(2), peer(3)])[..] else { panic!() };
+        takeovers.replaced();
+        assert_eq!(takeovers.allowed(vec![peer(3), peer(4)]).len(), 2, "the next replica is of all");
         takeovers.begin_trial(Clock(12), [(FragmentId(0), only)].into());
         meet(&mut takeovers, 3, 0, 2.0);
         assert_eq!(takeovers.on_left_out(Clock(12), peer(7)), by(only));
