@@ -73,6 +73,14 @@ impl Gossip {
         self
     }
 
+    /// The core of a peer that has processed so many samples before this start. To be called before the first
+    /// input.
+    #[must_use]
+    pub const fn having_done(mut self, samples: u64) -> Self {
+        self.context.progress.set_samples(samples);
+        self
+    }
+
     /// Begins without a replica of the run, for one whose weights are given and which this peer lacks. To
     /// be called before the first input, and not where replicas are sums of contributions.
     ///

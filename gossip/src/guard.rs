@@ -143,6 +143,12 @@ impl Guard {
         })
     }
 
+    /// As [`Guard::meets`]; but while a commit is `held` no rounds begin, so one that is weighed down is met at
+    /// once: its news may be what the commit waits for.
+    pub(crate) fn meets_while(&self, peer: &PeerId, round: u64, held: bool) -> bool {
+        self.meets(peer, round) || held && self.trust(peer) == Trust::WeighedDown
+    }
+
     /// What is let in of the next exchange: of a neighbour that is not trusted no more than a few times
     /// what is usual, so that it does no harm while it is watched.
     pub(crate) fn tolerance(&self, met: &Met) -> Tolerance {

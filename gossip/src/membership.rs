@@ -386,6 +386,7 @@ impl Membership {
         self.validation.on_replaced();
         let bound = self.information_age_bound(context);
         self.partition.ramp_in(context, bound);
+        self.partition.on_replaced(context);
     }
 
     /// This peer has taken over the clock of those ahead, to merge with them.

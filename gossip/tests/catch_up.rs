@@ -206,3 +206,35 @@ fn what_a_fragment_contains_is_not_forgotten_when_a_demoted_peer_returns() {
     assert!(pair.events.contains(&(0, Event::Restored(peer(1)))));
     assert!(contained(&pair) >= Some(Clock(2)), "{:?}", contained(&pair));
 }
+
+#[test]
+fn donors_that_give_nothing_are_given_up_and_asked_again_later() {
+    let mut pair = one_far_ahead(&Config::default(), 3);
+    pair.deliver = |effect| !matches!(effect, Effect::Tensor { leg: Leg::Snapshot, .. });
+    let begun = |p: &Pair| count(p, 0, |event| matches!(event, Event::CatchUpStarted { .. }));
+    assert!(pair.run_until(LONG, |p| !p.hosts[0].training));
+    assert!(pair.run_until(2 * LONG, |p| p.hosts[0].training), "it trains on with what it has");
+    assert_eq!((pair.hosts[0].clock, begun(&pair)), (Clock(0), 1));
+    assert!(pair.hosts[0].core.leases().is_empty());
+    // The next attempt comes after a while, and succeeds once there are numbers.
+    assert!(pair.run_until(LONG, |p| begun(p) == 2));
+    pair.deliver = |_| true;
+    assert!(pair.run_until(LONG, |p| p.hosts[0].clock >= Clock(40) && p.hosts[0].training));
+}
+
+#[test]
+fn a_neighbour_that_connects_with_a_far_clock_has_nobody_merge() {
+    let mut pair = one_far_ahead(&Config::default(), 3);
+    // Host 0 has lost another neighbour, and has trained on since.
+    pair.input(0, Input::PeerUp { peer: peer(7), incarnation: 1 });
+    pair.input(0, Input::Received { from: peer(7), message: heartbeat(0) });
+    pair.input(0, Input::PeerDown { peer: peer(7) });
+    pair.input(0, Input::PeerDown { peer: peer(1) });
+    while pair.hosts[0].clock < Clock(20) {
+        assert!(pair.hosts[0].commit(0.0, pair.now));
+    }
+    let far = heartbeat(80);
+    pair.input(0, Input::PeerUp { peer: peer(8), incarnation: 1 });
+    pair.input(0, Input::Received { from: peer(8), message: far });
+    assert_eq!(count(&pair, 0, |event| matches!(event, Event::Merging { .. })), 0);
+}

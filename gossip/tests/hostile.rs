@@ -67,6 +67,49 @@ fn pulls(host: &mut Host) -> Vec<(PeerId, ExchangeId)> {
     host.take_effects().into_iter().filter_map(pull).collect()
 }
 
+/// Whether `host` accepts the exchange that a peer proposes now; if so, its offer comes and is mixed.
+fn exchanges(host: &mut Host, from: u32, sequence: u64, now: Time) -> bool {
+    let exchange = ExchangeId { initiator: peer(from), incarnation: 1, sequence };
+    let (fragment, terms) = (FragmentId(0), terms(Clock(0), Information::default()));
+    host.handle(received(from, Message::Propose { exchange, fragment, terms }), now);
+    let accepted = messages(host).iter().any(|message| matches!(message, Message::Accept { .. }));
+    if accepted {
+        host.tensor(peer(from), (exchange, Leg::Offer, Clock(0), numbers(&[0.0])), now);
+        while host.has_work() {
+            host.work(now);
+        }
+    }
+    accepted
+}
+
+#[test]
+fn who_never_says_how_exchanges_have_ended_keeps_nobody_else_from_them() {
+    let mut host = host_among(&[0, 0, 0, 0]);
+    let mut taken = [0_u64; 4];
+    for turn in 0..400_u64 {
+        let from = u32::try_from(turn % 3 + 1).unwrap();
+        let sequence = taken[from as usize];
+        taken[from as usize] += u64::from(exchanges(&mut host, from, sequence, Time::ZERO));
+    }
+    assert!(taken[1] >= 8 && taken.iter().sum::<u64>() < 32, "{taken:?}");
+    let ack = |sequence| Message::Ack {
+        exchange: ExchangeId { initiator: peer(4), incarnation: 1, sequence },
+    };
+    for sequence in 0..100 {
+        assert!(exchanges(&mut host, 4, sequence, Time::ZERO), "{sequence}");
+        host.handle(received(4, ack(sequence)), Time::ZERO);
+    }
+    // Long after that they are asked, and met no more before they answer.
+    let late = Time::ZERO + 60 * SECOND;
+    host.handle(received(1, heartbeat(0)), late);
+    assert!(!exchanges(&mut host, 1, taken[1], late));
+    for sequence in 0..taken[1] {
+        let exchange = ExchangeId { initiator: peer(1), incarnation: 1, sequence };
+        host.handle(received(1, Message::Ack { exchange }), late);
+    }
+    assert!(exchanges(&mut host, 1, taken[1], late));
+}
+
 /// Serves every pull with numbers that claim `clock`; returns who was asked.
 fn serve(host: &mut Host, clock: Clock) -> Vec<PeerId> {
     let mut asked = Vec::new();

@@ -20,6 +20,8 @@ pub(crate) enum Replacing {
 pub(crate) struct Progress {
     clock: Clock,
     samples: u64,
+    /// Whether it has committed in this start of its process.
+    committed: bool,
     /// Wall time of a local step; zero before it is known.
     step_time: Duration,
     /// Samples of the steps that took that time.
@@ -44,6 +46,7 @@ impl Progress {
         Self {
             clock,
             samples: 0,
+            committed: false,
             step_time: Duration::ZERO,
             step_batch: load.batch,
             load,
@@ -67,6 +70,10 @@ impl Progress {
 
     pub(crate) const fn samples(&self) -> u64 {
         self.samples
+    }
+
+    pub(crate) const fn has_committed(&self) -> bool {
+        self.committed
     }
 
     pub(crate) const fn step_time(&self) -> Duration {
@@ -143,6 +150,11 @@ impl Progress {
 
     pub(crate) const fn set_samples(&mut self, samples: u64) {
         self.samples = samples;
+    }
+
+    /// The trainer has committed.
+    pub(crate) const fn committed(&mut self) {
+        self.committed = true;
     }
 
     /// A local step of so many samples takes so long.

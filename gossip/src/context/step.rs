@@ -63,8 +63,12 @@ pub(crate) enum ExchangeStep {
     OwnDue(u64, bool),
     /// End an answered exchange.
     EndAnswered(ExchangeId, Ending),
-    /// A snapshot replaces this fragment, and with it what was mixed into it.
-    Replaced(FragmentId),
+    /// The trainer has a snapshot to replace this fragment by, and with it what was mixed into it.
+    Replacing(FragmentId),
+    /// It has replaced the fragment, or not.
+    Replaced(FragmentId, bool),
+    /// Take back what an answered exchange has applied.
+    Undo(ExchangeId),
     /// Look after an answered exchange that is applied and due.
     AskOutcome(ExchangeId),
     /// Repeat the acceptance of an exchange.
@@ -84,8 +88,10 @@ pub(crate) enum Ending {
     Lost,
     /// Its lease has run out.
     Expired,
-    /// It is applied here, and its initiator has forgotten it.
+    /// It is applied here, and its initiator has forgotten it, or the fragment was replaced since.
     Undecided,
+    /// It was applied here, its initiator has given up, and the fragment was replaced meanwhile.
+    Replaced,
 }
 
 /// What is to be done about a silent neighbour.

@@ -43,7 +43,7 @@ impl Gossip {
                 self.transfer.joiner().on_progress(context, &self.membership, from);
             }
             Input::FragmentRead { exchange, clock } => {
-                self.exchange.initiator().on_read(context, exchange, clock);
+                self.exchange.initiator().on_read(context, &self.membership, exchange, clock);
             }
             Input::SnapshotRead { exchange, clock, hash } => {
                 self.on_snapshot_read(exchange, clock, hash);
@@ -63,6 +63,7 @@ impl Gossip {
             Input::RoundDue => self.on_round_due(),
             Input::Committed { clock, samples, step_time, batch } => {
                 context.progress.set_samples(samples);
+                context.progress.committed();
                 context.progress.set_step(step_time, batch);
                 self.on_commit(clock);
             }
@@ -250,7 +251,8 @@ impl Gossip {
         }
         self.on_clock(from, clock);
         let context = &mut self.context;
-        if joined {
+        // The first word of who has just connected says nothing of what it was before.
+        if joined && !first {
             self.membership.on_advance(context, clock);
         }
         context.then(Step::Load);

@@ -81,7 +81,11 @@ impl Gossip {
             ExchangeStep::EndAnswered(exchange, ending) => {
                 it.end_answered(context, &mut near, exchange, ending);
             }
-            ExchangeStep::Replaced(fragment) => it.responder().on_replaced(context, fragment),
+            ExchangeStep::Replacing(fragment) => it.responder().on_replacing(fragment),
+            ExchangeStep::Replaced(fragment, whole) => {
+                it.responder().on_replaced(context, fragment, whole);
+            }
+            ExchangeStep::Undo(exchange) => it.responder().undo(context, exchange),
             ExchangeStep::AskOutcome(exchange) => {
                 it.responder().ask_outcome(context, &near, exchange);
             }
@@ -207,8 +211,6 @@ impl Gossip {
         let heartbeat = self.context.progress.heartbeat();
         let joining = Heartbeat { phase: Phase::Joining, ..heartbeat };
         self.context.tell_all(&Message::Heartbeat(joining));
-        self.exchange.initiator().withdraw(&mut self.context);
-        self.settle();
         let context = &mut self.context;
         context.progress.raise(self.membership.inherited(context, newest));
         self.staleness.on_clock_moved();
@@ -217,22 +219,27 @@ impl Gossip {
         let clock = context.progress.clock();
         context.output(Output::AdoptClock { clock, replaced: false });
         context.tell_all(&Message::Heartbeat(context.progress.heartbeat()));
+        // What is proposed in their place is so at the new clock.
+        self.exchange.initiator().withdraw(context);
         context.then(Step::Limit);
     }
 
     /// Has these fragments replaced by the neighbours'.
     fn begin_replacing(&mut self, waiting: Vec<FragmentId>, what: Replacing) {
-        if !self.context.progress.may_replace() {
+        let paused = what == Replacing::Replica
+            && self.transfer.joiner().is_paused(self.context.now);
+        if !self.context.progress.may_replace() || paused {
             return;
         }
         let Some(target) = self.membership.newest(&self.context) else {
             return;
         };
         self.delta_set.drop_fetches(&mut self.context);
+        // First, so that nothing is proposed in the place of what is withdrawn.
+        self.transfer.joiner().begin(&mut self.context, waiting, what);
         self.exchange.initiator().withdraw(&mut self.context);
         self.settle();
         let context = &mut self.context;
-        self.transfer.joiner().begin(context, waiting, what);
         self.rounds.clear();
         self.rounds.end_when_empty(context, self.exchange.is_idle());
         context.output(Output::Training { allowed: false });

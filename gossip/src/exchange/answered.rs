@@ -24,7 +24,9 @@ pub(super) struct Answered {
     pub(super) offered: Offered,
     /// An own proposal of the fragment to the initiator has crossed the proposal and yielded.
     pub(super) crossed: bool,
-    /// The initiator gave up while the trainer was mixing.
+    /// The fragment is being replaced, and with it what this exchange did to it.
+    pub(super) replacing: bool,
+    /// The initiator gave up while the trainer was mixing, or replacing the fragment.
     pub(super) abort_wanted: bool,
 }
 
@@ -50,6 +52,7 @@ impl Answered {
             until: now + config.journal_window,
             offered,
             crossed,
+            replacing: false,
             abort_wanted: false,
         }
     }

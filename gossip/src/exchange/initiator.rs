@@ -11,7 +11,7 @@ use super::concurrency_limit::{ConcurrencyLimit, waits_for_steps};
 use super::neighbourhood::Neighbourhood;
 use super::own::{Own, OwnState};
 use super::sequences::{REMEMBERED, Sequences};
-use super::terms::{Agreed, Exchanged, RETRIES_PER_LEASE};
+use super::terms::{Agreed, Exchanged, RETRIES_PER_LEASE, TENSOR_RETRIES_PER_LEASE};
 use crate::context::{Context, ExchangeStep, Step};
 use crate::membership::Membership;
 use crate::rounds::{EndedProposal, RoundFragment};
@@ -177,7 +177,13 @@ impl Initiator {
     }
 
     /// The trainer has copied the fragment.
-    pub(crate) fn on_read(&mut self, context: &mut Context, exchange: ExchangeId, clock: Clock) {
+    pub(crate) fn on_read(
+        &mut self,
+        context: &mut Context,
+        membership: &Membership,
+        exchange: ExchangeId,
+        clock: Clock,
+    ) {
         let Some(own) = self.own.get_mut(&exchange.sequence) else {
             context.output(Output::Forget { exchange });
             self.unwanted_reads = self.unwanted_reads.saturating_sub(1);
@@ -187,6 +193,9 @@ impl Initiator {
             return;
         }
         own.state = OwnState::Offered { snapshot: clock };
+        // Tensors take most of the time that an exchange takes, and are sent again only when they must be lost.
+        let lease = membership.links().lease(&context.config, &own.partner);
+        own.retry_at = context.now + lease / TENSOR_RETRIES_PER_LEASE;
         let (to, fragment) = (own.partner, own.entry.fragment());
         context.output(Output::Expect { exchange, from: to, leg: Leg::Reply, fragment });
         context.output(Output::SendTensor { to, exchange, leg: Leg::Offer, fragment, clock });
@@ -438,8 +447,10 @@ impl Initiator {
         }
         let lease = near.membership.links().lease(&context.config, &partner);
         if let Some(own) = self.own.get_mut(&sequence) {
-            own.retry_at = context.now + lease / RETRIES_PER_LEASE;
             own.reproposed = matches!(own.state, OwnState::Offered { .. });
+            let retries =
+                if own.reproposed { TENSOR_RETRIES_PER_LEASE } else { RETRIES_PER_LEASE };
+            own.retry_at = context.now + lease / retries;
         }
         self.send_propose(context, near.staleness, sequence);
     }

@@ -22,6 +22,11 @@ use crate::{Event, Failure, Output, RefusedMix, Role, Trust, Work};
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
 pub(crate) const JOURNAL_MAX: usize = 32;
+/// Those of one initiator beside those of others, once the journal is half full: four that never say how exchanges
+/// have ended keep nobody else out.
+const JOURNAL_PER_INITIATOR: usize = JOURNAL_MAX / 4;
+/// Leases after which the initiator of an exchange has known for long how it has ended.
+const OWED_LEASES: u32 = 2;
 
 /// The exchanges that neighbours have proposed to this peer.
 #[derive(Clone, Debug)]
@@ -83,7 +88,8 @@ impl Responder {
             return context.then(Step::ConsiderCatchUp);
         }
         let crossing = initiator.crossing(context, fragment, from);
-        if !near.guard.meets(&from, near.rounds.begun()) {
+        let held = near.staleness.held_since().is_some();
+        if !near.guard.meets_while(&from, near.rounds.begun(), held) {
             let left_out = near.guard.trust(&from) == Trust::LeftOut;
             let no =
                 if left_out { Message::LeftOut { exchange } } else { Message::Busy { exchange } };
@@ -174,6 +180,20 @@ impl Responder {
             || open >= config.answered_max
             || near.rounds.declines(context, fragment)
             || self.answered.len() >= JOURNAL_MAX
+            || self.is_owed(context, near, from)
+    }
+
+    /// Whether `from` owes its word on too many exchanges, or on one that must have ended long ago. It is asked for
+    /// that ([`Responder::ask_outcome`]).
+    fn is_owed(&self, context: &Context, near: &Neighbourhood<'_>, from: PeerId) -> bool {
+        let applied = |answered: &&Answered| answered.state == AnsweredState::Applied;
+        let owed = self.answered.iter().filter(|(exchange, _)| exchange.initiator == from);
+        let owed = owed.map(|(_, answered)| answered).filter(applied);
+        let lease = near.membership.links().lease(&context.config, &from);
+        let began = owed.clone().map(|answered| answered.began).min();
+        let all = self.answered.values().filter(applied).count();
+        began.is_some_and(|began| context.now.since(began) >= lease * OWED_LEASES)
+            || all >= JOURNAL_MAX / 2 && owed.count() >= JOURNAL_PER_INITIATOR
     }
 
     /// The initiator repeats its proposal: answer as before.
@@ -320,6 +340,7 @@ impl Responder {
         };
         match answered.state {
             AnsweredState::Mixing => answered.abort_wanted = true,
+            AnsweredState::Applied if answered.replacing => answered.abort_wanted = true,
             AnsweredState::Applied => self.undo(context, exchange),
             AnsweredState::Undoing => {}
             AnsweredState::Accepted => {
@@ -329,7 +350,7 @@ impl Responder {
         }
     }
 
-    fn undo(&mut self, context: &mut Context, exchange: ExchangeId) {
+    pub(crate) fn undo(&mut self, context: &mut Context, exchange: ExchangeId) {
         let Some(answered) = self.answered.get_mut(&exchange) else {
             return;
         };
@@ -367,13 +388,27 @@ impl Responder {
         }
     }
 
-    /// A snapshot replaces `fragment`: of what was mixed into it nothing is left that could be taken back.
-    pub(crate) fn on_replaced(&self, context: &mut Context, fragment: FragmentId) {
-        let applied = self.answered.iter().filter(|(_, answered)| {
-            answered.fragment == fragment && answered.state == AnsweredState::Applied
-        });
-        for (exchange, _) in applied {
-            context.then(Step::Exchange(ExchangeStep::EndAnswered(*exchange, Ending::Undecided)));
+    /// The trainer is about to replace `fragment`: nothing is taken back from it before it has.
+    pub(crate) fn on_replacing(&mut self, fragment: FragmentId) {
+        for answered in self.answered.values_mut().filter(|it| it.fragment == fragment) {
+            answered.replacing |= answered.state == AnsweredState::Applied;
+        }
+    }
+
+    /// `fragment` is replaced if `whole`: of what was mixed into it nothing is left that could be taken back. If
+    /// it is not, it is as it was.
+    pub(crate) fn on_replaced(&mut self, context: &mut Context, fragment: FragmentId, whole: bool) {
+        for (exchange, answered) in &mut self.answered {
+            if answered.fragment != fragment || !std::mem::take(&mut answered.replacing) {
+                continue;
+            }
+            let step = match (whole, answered.abort_wanted) {
+                (true, false) => ExchangeStep::EndAnswered(*exchange, Ending::Undecided),
+                (true, true) => ExchangeStep::EndAnswered(*exchange, Ending::Replaced),
+                (false, true) => ExchangeStep::Undo(*exchange),
+                (false, false) => continue,
+            };
+            context.then(Step::Exchange(step));
         }
     }
 
@@ -423,12 +458,15 @@ impl Responder {
         let failure = match ending {
             Ending::Lost => Some(Failure::Lost),
             Ending::Expired => Some(Failure::Expired),
-            Ending::Undecided => None,
+            Ending::Undecided | Ending::Replaced => None,
         };
         if ending == Ending::Expired {
             let links = near.membership.links_mut();
             links.decline_for_a_lease(&context.config, peer, context.now);
             links.stalled(&context.config, peer, context.now);
+        }
+        if ending == Ending::Replaced {
+            context.then(Step::Exchange(ExchangeStep::ConfirmAbort(exchange)));
         }
         context.event(match failure {
             Some(failure) => Event::Failed { exchange, peer, failure },

@@ -10,6 +10,9 @@ use crate::{Config, Weighting, mixing_weight};
 
 /// A message is repeated this many times within a lease.
 pub(super) const RETRIES_PER_LEASE: u32 = 4;
+/// A repeated proposal that has a tensor sent again comes this many times within a lease: a lease is four times what an
+/// exchange takes, so half of it is past what nearly all take.
+pub(super) const TENSOR_RETRIES_PER_LEASE: u32 = 2;
 
 /// A proposal of an exchange, as its responder hears it.
 #[derive(Clone, Debug)]

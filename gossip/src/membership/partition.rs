@@ -43,6 +43,8 @@ pub(crate) struct Partition {
 struct Lost {
     incarnation: u64,
     at: Time,
+    /// From when on the own work counts as done without it: then, or when this peer last had the others' model.
+    since: Time,
     clock: Clock,
     samples: u64,
 }
@@ -90,7 +92,7 @@ impl Partition {
     /// A peer that has trained nothing yet has the others' model now. `bound` is the bound on the age
     /// of information, as it is for all methods here.
     pub(super) fn ramp_in(&mut self, context: &Context, bound: u64) {
-        if context.progress.samples() == 0 && context.config.mixing == Mixing::Exchange {
+        if !context.progress.has_committed() && context.config.mixing == Mixing::Exchange {
             let from = context.progress.clock();
             self.ramp = Some(Ramp { from, until: from.plus(bound) });
         }
@@ -105,11 +107,20 @@ impl Partition {
             return;
         }
         let (clock, samples) = (context.progress.clock(), context.progress.samples());
-        self.lost.entry(peer).or_insert(Lost { incarnation, at, clock, samples });
+        let lost = Lost { incarnation, at, since: at, clock, samples };
+        self.lost.entry(peer).or_insert(lost);
         while self.lost.len() > LOST_MAX {
             let first = self.lost.iter().min_by_key(|(_, lost)| lost.at);
             let Some(first) = first.map(|(peer, _)| *peer) else { break };
             self.lost.remove(&first);
+        }
+    }
+
+    /// This peer has the others' model in place of what it trained without them.
+    pub(super) fn on_replaced(&mut self, context: &Context) {
+        let (clock, samples) = (context.progress.clock(), context.progress.samples());
+        for lost in self.lost.values_mut() {
+            (lost.since, lost.clock, lost.samples) = (context.now, clock, samples);
         }
     }
 
@@ -153,7 +164,7 @@ impl Partition {
         if little || self.merging.is_some() || context.config.mixing == Mixing::Set {
             return;
         }
-        let seconds = context.now.since(lost.at).as_secs_f64().max(f64::MIN_POSITIVE);
+        let seconds = context.now.since(lost.since).as_secs_f64().max(f64::MIN_POSITIVE);
         let work = per_time(samples.saturating_sub(lost.samples) as f64 / seconds);
         self.merging = Some(Merging { work, until: clock.plus(bound), advanced: false });
         context.event(Event::Merging { clock, work });

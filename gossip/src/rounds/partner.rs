@@ -59,13 +59,14 @@ impl<'a> Candidates<'a> {
         one_is_idle: bool,
     ) -> Option<PeerId> {
         let (fragment, tried) = (entry.fragment, &entry.tried);
+        let held = self.staleness.held_since().is_some();
         let eligible: Vec<(PeerId, u64)> = self
             .membership
             .members()
             .iter()
             .filter(|(peer, member)| {
                 !tried.contains(peer)
-                    && self.guard.meets(peer, rounds.begun())
+                    && self.guard.meets_while(peer, rounds.begun(), held)
                     && self.is_eligible(context, (peer, member), fragment)
             })
             .map(|(peer, _)| (*peer, self.age(context, fragment, peer).unwrap_or(0)))

@@ -92,24 +92,36 @@ impl Donor {
     }
 
     /// Gives `peer` a place, if one is free; places of which nobody makes use any more are, and those of
-    /// newcomers that were given [`REPLICAS_MAX`] and keep others out.
+    /// newcomers that were given [`REPLICAS_MAX`] and keep others out. Whoever loses its place is told so.
     fn admit(
         &mut self,
-        context: &Context,
+        context: &mut Context,
         (peer, watches): (PeerId, bool),
     ) -> Option<&mut Newcomer> {
         let (reading, now, most) = (&self.reading, context.now, context.config.newcomers_max);
         let enough = REPLICAS_MAX.saturating_mul(context.fragments);
-        let full = self.newcomers.len() >= most;
+        let full = self.newcomers.len() >= most && !self.newcomers.contains_key(&peer);
+        let mut declined = Vec::new();
         self.newcomers.retain(|newcomer, place| {
             let read = || reading.values().any(|snapshot| snapshot.newcomer == *newcomer);
             let uses = now < place.kept_until || !place.waiting.is_empty() || read();
-            *newcomer == peer || (uses && !(full && place.given >= enough))
+            let stays = *newcomer == peer || (uses && !(full && place.given >= enough));
+            if !stays {
+                declined.extend(place.waiting.drain(..).map(|(exchange, _)| exchange));
+            }
+            stays
         });
         if self.newcomers.len() >= most && !self.newcomers.contains_key(&peer) {
             let watcher = self.newcomers.iter().find(|(_, place)| place.watches && !watches);
-            let watcher = *watcher?.0;
+            let (watcher, place) = watcher?;
+            declined.extend(place.waiting.iter().map(|(exchange, _)| *exchange));
+            let of_it = self.reading.iter().filter(|(_, it)| it.wanted && it.newcomer == *watcher);
+            declined.extend(of_it.map(|(exchange, _)| *exchange));
+            let watcher = *watcher;
             self.dismiss(&watcher);
+        }
+        for exchange in declined {
+            context.send(exchange.initiator, Message::Busy { exchange });
         }
         let place = || Newcomer { waiting: VecDeque::new(), kept_until: now, given: 0, watches };
         Some(self.newcomers.entry(peer).or_insert_with(place))
@@ -257,14 +269,14 @@ mod tests {
         let mut donor = Donor::default();
         let most = u32::try_from(context.config.newcomers_max).unwrap();
         for index in 0..most {
-            donor.admit(&context, (peer(index), false)).unwrap().kept_until = Time::from_millis(1);
+            donor.admit(&mut context, (peer(index), false)).unwrap().kept_until = Time::from_millis(1);
         }
         context.now = Time::ZERO;
-        assert!(donor.admit(&context, (peer(most), false)).is_none());
-        donor.admit(&context, (peer(0), false)).unwrap().given = REPLICAS_MAX * context.fragments;
-        assert!(donor.admit(&context, (peer(0), false)).is_some(), "nobody else asks");
-        donor.admit(&context, (peer(most), false)).unwrap().kept_until = Time::from_millis(1);
-        assert!(donor.admit(&context, (peer(0), false)).is_none(), "the places are taken");
+        assert!(donor.admit(&mut context, (peer(most), false)).is_none());
+        donor.admit(&mut context, (peer(0), false)).unwrap().given = REPLICAS_MAX * context.fragments;
+        assert!(donor.admit(&mut context, (peer(0), false)).is_some(), "nobody else asks");
+        donor.admit(&mut context, (peer(most), false)).unwrap().kept_until = Time::from_millis(1);
+        assert!(donor.admit(&mut context, (peer(0), false)).is_none(), "the places are taken");
     }
 
     #[test]
@@ -284,15 +296,17 @@ mod tests {
         assert!(!donor.contains(&exchange(peer(8))));
         donor.on_pull(&mut context, peer(9), exchange(peer(9)), FragmentId(0));
         assert!(donor.contains(&exchange(peer(9))));
+        let told = |output: &Output| matches!(output, Output::Send { message: Message::Busy { exchange }, .. } if exchange.initiator == peer(1));
+        assert!(context.said().iter().any(told), "who has to go is told");
         assert_eq!(donor.newcomers.values().filter(|place| place.watches).count(), 1);
     }
 
     #[test]
     fn what_joiners_ask_for_is_read_before_what_watchers_do() {
-        let context = Context::alone(Config::default());
+        let mut context = Context::alone(Config::default());
         let mut donor = Donor::default();
         for (index, watches) in [(1, true), (2, false)] {
-            let place = donor.admit(&context, (peer(index), watches)).unwrap();
+            let place = donor.admit(&mut context, (peer(index), watches)).unwrap();
             let exchange = ExchangeId { initiator: peer(index), incarnation: 1, sequence: 0 };
             place.waiting.extend([(exchange, FragmentId(0)), (exchange, FragmentId(1))]);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId, Time};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Time};
 
 use super::kept_snapshots::KeptSnapshots;
 use super::pull::Pull;
@@ -16,6 +16,12 @@ use crate::{Event, Mixing, Output, SnapshotContents};
 /// How long a replica that is half replaced waits for a donor when there is none: a network that
 /// breaks is back sooner, and what was taken over is not taken over again.
 const ALONE_MAX: Duration = Duration::from_secs(30);
+
+/// How many journal windows pass without a snapshot before this peer trains on with what it has: no pull lasts longer
+/// than one, so donors that give nothing in two never will.
+const STUCK_WINDOWS: u32 = 2;
+/// By how often such a wait is doubled before the next replacement begins.
+const PAUSES_MAX: u32 = 5;
 
 /// A replica that is being replaced, fragment by fragment.
 #[derive(Clone, Debug)]
@@ -39,6 +45,8 @@ pub(super) struct Replacement {
     alone_since: Option<Time>,
     /// When it began.
     since: Time,
+    /// When a fragment was replaced last, or it began.
+    pub(super) moved: Time,
     /// Who alone is asked, where that is not everybody.
     pub(super) only: Vec<PeerId>,
     /// Who has given each fragment that is there.
@@ -78,6 +86,8 @@ pub(crate) struct Joiner {
     /// The own replica is none of the run's until it has been replaced.
     awaits: bool,
     pub(super) takeovers: Takeovers,
+    /// Replacements given up one after the other because no donor gave anything, and when the next may begin.
+    stuck: (u32, Time),
 }
 
 impl Joiner {
@@ -98,6 +108,11 @@ impl Joiner {
     /// Whether the replica is none of the run's yet.
     pub(crate) const fn awaits(&self) -> bool {
         self.awaits
+    }
+
+    /// Whether a replacement of the whole replica has just been given up, as no donor gave anything.
+    pub(crate) fn is_paused(&self, now: Time) -> bool {
+        now < self.stuck.1
     }
 
     pub(super) fn is_pull(&self, context: &Context, exchange: ExchangeId) -> bool {
@@ -126,6 +141,7 @@ impl Joiner {
             busy: BTreeMap::new(),
             alone_since: None,
             since: context.now,
+            moved: context.now,
             only: Vec::new(),
             donors: BTreeMap::new(),
         });
@@ -144,11 +160,11 @@ impl Joiner {
     pub(crate) fn finish(&mut self, context: &mut Context) -> Option<Replaced> {
         context.progress.set_replacing(None);
         self.kept = KeptSnapshots::default();
-        self.awaits = false;
+        (self.awaits, self.stuck) = (false, (0, Time::ZERO));
         let Some(replacement) = self.replacement.take() else { return Some(Replaced::default()) };
         let Replacement { what, donors, asked, .. } = replacement;
         if what == Replacing::Replica {
-            self.takeovers.replaced();
+            self.takeovers.ask_everybody();
         }
         (what == Replacing::Replica).then(|| Replaced { donors, asked: asked.unwrap_or_default() })
     }
@@ -218,8 +234,16 @@ impl Joiner {
         }
     }
 
-    /// Nobody has been left to pull from for long: train on with what there is.
+    /// Nobody has been left to pull from for long, or nobody has given anything: train on with what there is.
     pub(crate) fn abandon_when_alone(&mut self, context: &mut Context, membership: &Membership) {
+        let idle = self.replacement.as_ref().map(|it| context.now.since(it.moved));
+        if idle.is_some_and(|idle| idle >= ALONE_MAX) {
+            // A single donor that gives nothing is not waited for.
+            self.takeovers.ask_everybody();
+        }
+        if idle.is_some_and(|idle| idle >= context.config.journal_window * STUCK_WINDOWS) {
+            self.give_up_stuck(context);
+        }
         let alone = membership.donors(context).next().is_none() && !self.awaits;
         let Some(replacement) = self.replacement.as_mut() else {
             return;
@@ -234,11 +258,37 @@ impl Joiner {
         let since = *replacement.alone_since.get_or_insert(context.now);
         // Without a replica that is half replaced there is nothing to wait for.
         if replacement.clock.is_none() || context.now.since(since) >= ALONE_MAX {
-            self.replacement = None;
-            context.progress.set_replacing(None);
-            context.event(Event::CatchUpDone { clock: context.progress.clock() });
-            context.then(Step::Resume);
+            self.abandon(context);
         }
+    }
+
+    /// Withdraws all pulls and trains on: no donor gives anything. The next replacement begins after a while, which
+    /// grows.
+    fn give_up_stuck(&mut self, context: &mut Context) {
+        let Some(replacement) = self.replacement.as_ref().filter(|_| !self.awaits) else {
+            return;
+        };
+        if replacement.open.values().any(|pull| pull.adopting) {
+            return;
+        }
+        let open: Vec<(u64, PeerId)> =
+            replacement.open.iter().map(|(sequence, pull)| (*sequence, pull.donor)).collect();
+        for (sequence, donor) in open {
+            let exchange = context.exchange_id(sequence);
+            context.send(donor, Message::Abort { exchange });
+            self.requeue(context, sequence);
+        }
+        let times = self.stuck.0;
+        let pause = context.config.journal_window * (1 << times);
+        self.stuck = ((times + 1).min(PAUSES_MAX), context.now + pause);
+        self.abandon(context);
+    }
+
+    fn abandon(&mut self, context: &mut Context) {
+        self.replacement = None;
+        context.progress.set_replacing(None);
+        context.event(Event::CatchUpDone { clock: context.progress.clock() });
+        context.then(Step::Resume);
     }
 
     pub(super) fn next_deadline(&self) -> Option<Time> {

@@ -181,7 +181,7 @@ impl Joiner {
             adopting: true,
         };
         let exchange = self.open(context, pull);
-        context.then(Step::Exchange(ExchangeStep::Replaced(fragment)));
+        context.then(Step::Exchange(ExchangeStep::Replacing(fragment)));
         context.work(Work::Recall { exchange, fragment, contents });
         true
     }
@@ -233,8 +233,11 @@ impl Joiner {
         from: PeerId,
         exchange: ExchangeId,
     ) -> bool {
-        if self.pull_of(context, from, exchange).is_none() {
-            return false;
+        match self.pull_of(context, from, exchange) {
+            None => return false,
+            // It has given what it was asked for.
+            Some(pull) if pull.adopting => return true,
+            Some(_) => {}
         }
         let again = context.now + context.config.heartbeat;
         if let Some(replacement) = self.replacement.as_mut() {
@@ -296,7 +299,7 @@ impl Joiner {
         if let Some(pull) = replacement.open.get_mut(&exchange.sequence) {
             pull.adopting = true;
         }
-        context.then(Step::Exchange(ExchangeStep::Replaced(fragment)));
+        context.then(Step::Exchange(ExchangeStep::Replacing(fragment)));
         context.work(Work::Adopt { exchange, fragment, contents });
     }
 
@@ -328,6 +331,8 @@ impl Joiner {
         let clock = contents.clock;
         replacement.clock = Some(replacement.clock.map_or(clock, |least| least.min(clock)));
         replacement.donors.insert(pull.fragment, pull.donor);
+        replacement.moved = context.now;
+        context.then(Step::Exchange(ExchangeStep::Replaced(pull.fragment, true)));
         context.leases.release(pull.fragment, exchange);
         context.output(Output::Forget { exchange });
         context.then(Step::Pull);
@@ -342,9 +347,10 @@ impl Joiner {
         reason: RefusedMix,
     ) {
         let pull = self.replacement.as_ref().and_then(|it| it.open.get(&exchange.sequence));
-        let Some(donor) = pull.map(|pull| pull.donor) else {
+        let Some((donor, fragment)) = pull.map(|pull| (pull.donor, pull.fragment)) else {
             return;
         };
+        context.then(Step::Exchange(ExchangeStep::Replaced(fragment, false)));
         self.requeue(context, exchange.sequence);
         match reason {
             // What was recalled was damaged at home.

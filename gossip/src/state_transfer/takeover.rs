@@ -77,8 +77,8 @@ impl Takeovers {
         donors
     }
 
-    /// A whole replica was taken over: the next one is nobody's alone.
-    pub(super) const fn replaced(&mut self) {
+    /// The next replica is nobody's alone: one was taken over, or the donor that alone was asked gives nothing.
+    pub(super) const fn ask_everybody(&mut self) {
         self.only = None;
     }
 
@@ -210,7 +210,7 @@ mod tests {
         let found = takeovers.on_left_out(Clock(11), peer(6));
         assert_eq!(found, Some(BadReplica { donor: None }), "one of two");
         let [only] = takeovers.allowed(vec![peer(1), peer(2), peer(3)])[..] else { panic!() };
-        takeovers.replaced();
+        takeovers.ask_everybody();
         assert_eq!(takeovers.allowed(vec![peer(3), peer(4)]).len(), 2, "the next replica is of all");
         takeovers.begin_trial(Clock(12), [(FragmentId(0), only)].into());
         meet(&mut takeovers, 3, 0, 2.0);
