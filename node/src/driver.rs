@@ -317,6 +317,7 @@ impl Driver {
             NetworkEvent::RelayDown { .. }
             | NetworkEvent::CopiedPeer { .. }
             | NetworkEvent::Listening { .. }
+            | NetworkEvent::NotListening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Offence { .. }
             | NetworkEvent::RoundTrip { .. } => {}

@@ -31,6 +31,14 @@ pub(crate) struct Admission {
     end_is_told: bool,
 }
 
+/// What the chain of a peer lets it do.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    /// Of a run with owners.
+    chain: Option<Chain>,
+    pub(crate) role: Role,
+}
+
 /// What follows from statements that were heard.
 #[derive(Debug, Default)]
 pub(crate) struct Learnt {
@@ -85,24 +93,30 @@ impl Admission {
         peer: PeerId,
         chain: &[u8],
         now_s: u64,
+    ) -> Result<Judged, RunDifference> {
+        let Some(pass) = &self.pass else { return Ok(Judged { chain: None, role: Role::Train }) };
+        self.verdict(pass, &peer, chain, now_s).map_err(|theirs| self.turn_away(peer, &theirs))
+    }
+
+    /// Lets in a peer whose chain was judged, which uses its invitation. An error says that it is used up.
+    pub(crate) fn let_in(
+        &mut self,
+        peer: PeerId,
+        judged: Judged,
+        now_s: u64,
     ) -> Result<Role, RunDifference> {
-        let Some(pass) = &self.pass else { return Ok(Role::Train) };
-        let judged = self.verdict(pass, &peer, chain, now_s);
-        let counted = judged.and_then(|(chain, role)| {
-            self.uses.count(&chain, now_s)?;
-            Ok((chain, role))
-        });
-        match counted {
-            Ok((chain, role)) => {
-                self.members.insert(peer, chain);
-                self.turned_away.remove(&peer);
-                Ok(role)
-            }
-            Err(theirs) => {
-                self.turned_away.insert(peer);
-                Err(difference(&theirs))
-            }
+        let Judged { chain: Some(chain), role } = judged else { return Ok(judged.role) };
+        if let Err(theirs) = self.uses.count(&chain, now_s) {
+            return Err(self.turn_away(peer, &theirs));
         }
+        self.members.insert(peer, chain);
+        self.turned_away.remove(&peer);
+        Ok(role)
+    }
+
+    fn turn_away(&mut self, peer: PeerId, theirs: &str) -> RunDifference {
+        self.turned_away.insert(peer);
+        difference(theirs)
     }
 
     fn verdict(
@@ -111,7 +125,7 @@ impl Admission {
         peer: &PeerId,
         chain: &[u8],
         now_s: u64,
-    ) -> Result<(Chain, Role), String> {
+    ) -> Result<Judged, String> {
         let chain = if chain.is_empty() { Ok(Chain::default()) } else { Chain::from_bytes(chain) };
         let chain = chain.map_err(|error| error.to_string())?;
         let member = chain.verify(pass.owners(), peer, now_s).map_err(|error| error.to_string())?;
@@ -119,7 +133,10 @@ impl Admission {
             return Err(removed(statement));
         }
         let over = pairs(&chain).any(|(invitation, holder)| self.uses.is_over(invitation, &holder));
-        if over { Err("the invitation is used up".to_owned()) } else { Ok((chain, member.role)) }
+        if over {
+            return Err("the invitation is used up".to_owned());
+        }
+        Ok(Judged { chain: Some(chain), role: member.role })
     }
 
     /// By which invitation a member came, and how many may: the first of its chain, with all that were
@@ -299,9 +316,12 @@ mod tests {
         Admission::new(pass, (Vec::new(), &[]), 150)
     }
 
+    /// Judges the chain of `holder` and lets it in; what is wrong, if anything is.
     fn judge(admission: &mut Admission, holder: u8, chain: &Chain, now_s: u64) -> Option<String> {
-        let judged = admission.judge(key(holder).peer(), &chain.to_bytes(), now_s);
-        judged.err().map(|difference| difference.to_string())
+        let peer = key(holder).peer();
+        let judged = admission.judge(peer, &chain.to_bytes(), now_s);
+        let let_in = judged.and_then(|judged| admission.let_in(peer, judged, now_s));
+        let_in.err().map(|difference| difference.to_string())
     }
 
     #[test]
@@ -328,14 +348,14 @@ mod tests {
         assert_eq!(admission.own_role(), Role::Relay);
         for role in [Role::Relay, Role::Observe, Role::Train] {
             let shown = chain(4, 0, role).to_bytes();
-            assert_eq!(admission.judge(key(4).peer(), &shown, 150).unwrap(), role);
+            assert_eq!(admission.judge(key(4).peer(), &shown, 150).unwrap().role, role);
         }
         // An owner may do everything, and so may everybody in a run without owners.
         let owner = admission.judge(key(1).peer(), &Chain::default().to_bytes(), 150);
-        assert_eq!(owner.unwrap(), Role::Train);
+        assert_eq!(owner.unwrap().role, Role::Train);
         let mut without = Admission::default();
         assert_eq!(without.own_role(), Role::Train);
-        assert_eq!(without.judge(key(5).peer(), &[], 150).unwrap(), Role::Train);
+        assert_eq!(without.judge(key(5).peer(), &[], 150).unwrap().role, Role::Train);
     }
 
     #[test]
@@ -352,6 +372,16 @@ mod tests {
             assert!(error.contains("used up"), "{error}");
             admission.forget(key(3).peer());
         }
+    }
+
+    #[test]
+    fn who_is_refused_for_something_else_has_not_used_its_invitation() {
+        let mut admission = admission(&Chain::default());
+        let shown = |holder| chain(holder, 1, Role::Train).to_bytes();
+        assert!(admission.judge(key(3).peer(), &shown(3), 150).is_ok());
+        // It comes again under another name.
+        assert_eq!(judge(&mut admission, 4, &chain(4, 1, Role::Train), 150), None);
+        assert!(admission.judge(key(3).peer(), &shown(3), 150).is_err());
     }
 
     #[test]

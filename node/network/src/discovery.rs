@@ -10,7 +10,7 @@ use dnode_protocol::limits::{IDENTIFY_PROTOCOL, KAD_PROTOCOL};
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError};
-use libp2p::{Multiaddr, StreamProtocol, identify, kad, mdns};
+use libp2p::{Multiaddr, StreamProtocol, connection_limits, identify, kad, mdns};
 use tokio::time::{Duration, Instant};
 
 use crate::address::{from_libp2p, ip, is_loopback, named, to_libp2p, without_peer};
@@ -19,7 +19,8 @@ use crate::context::Context;
 use crate::errors::innermost;
 use crate::event::NetworkEvent;
 use crate::limits::{
-    ADDRESSES_PER_PEER_MAX, DISCOVER_FIRST, DISCOVER_MAX, DISCOVER_MIN, REPUBLISH,
+    ADDRESSES_PER_PEER_MAX, DIALS_MAX, DISCOVER_FIRST, DISCOVER_MAX, DISCOVER_MIN, POSTPONED,
+    REPUBLISH,
 };
 use crate::membership::not_let_in;
 use crate::nat::relays::choose;
@@ -118,7 +119,7 @@ impl Discovery {
             return;
         }
         let key = self.key.clone();
-        let kad = &mut context.swarm.behaviour_mut().kad;
+        let kad = context.swarm.behaviour_mut().kad.inner();
         if kad.kbuckets().next().is_none() {
             return;
         }
@@ -154,7 +155,7 @@ impl Discovery {
         addresses.retain(|address| here || !is_loopback(address));
         let addresses = choose(addresses, ADDRESSES_PER_PEER_MAX);
         for address in &addresses {
-            let kad = &mut context.swarm.behaviour_mut().kad;
+            let kad = context.swarm.behaviour_mut().kad.inner();
             kad.add_address(&peer_id, address.clone());
         }
         let speaks = |kind: StreamKind| {
@@ -240,7 +241,9 @@ impl Discovery {
             let picked = self.book.pick(&strangers);
             due.retain(|(peer, _)| Some(*peer) == picked);
         }
-        for (peer, addresses) in due {
+        // The others are due still when these have ended.
+        let room = DIALS_MAX.saturating_sub(self.dialer.under_way());
+        for (peer, addresses) in due.into_iter().take(room) {
             self.book.postpone(&peer, now);
             self.dial_known(peer, addresses, context);
         }
@@ -264,8 +267,14 @@ impl Discovery {
             None => DialOpts::unknown_peer_id().address(address).build(),
         };
         self.dialer.dialing(index, options.connection_id());
-        if let Err(error) = context.swarm.dial(options) {
-            self.bootstrap_failed(index, &error, context);
+        match context.swarm.dial(options) {
+            Ok(()) => {}
+            Err(DialError::Denied { cause })
+                if cause.downcast_ref::<connection_limits::Exceeded>().is_some() =>
+            {
+                self.dialer.wait(index, Instant::now() + POSTPONED);
+            }
+            Err(error) => self.bootstrap_failed(index, &error, context),
         }
     }
 
@@ -292,7 +301,12 @@ impl Discovery {
         let connection = options.connection_id();
         match context.swarm.dial(options) {
             Ok(()) => self.dialer.began(connection, peer),
-            Err(DialError::DialPeerConditionFalse(_)) => {}
+            // No dial was made: it says nothing of the peer.
+            Err(
+                DialError::DialPeerConditionFalse(_)
+                | DialError::Denied { .. }
+                | DialError::NoAddresses,
+            ) => {}
             Err(error) => {
                 tracing::debug!(%peer, %error, "cannot dial");
                 self.down(peer);
@@ -405,8 +419,22 @@ impl Discovery {
     }
 
     /// Keeps `peer` from being dialled before `until`, unless a bootstrap address names it.
-    pub(crate) fn hold(&mut self, peer: PeerId, until: Instant) {
+    pub(crate) fn hold(&mut self, peer: PeerId, until: Instant, context: &mut Context) {
         self.book.hold(peer, until);
+        if let Some(id) = to_libp2p(peer) {
+            context.swarm.behaviour_mut().kad.hold(id, until);
+        }
+    }
+
+    /// Dials the QUIC addresses of a peer that was reached over TCP: by one of them its streams go faster.
+    pub(crate) fn dial_quic(&self, peer: PeerId, context: &mut Context) {
+        let mut addresses = self.book.addresses(&peer);
+        addresses.retain(|address| address.iter().any(|part| part == Protocol::QuicV1));
+        let Some(id) = to_libp2p(peer).filter(|_| !addresses.is_empty()) else { return };
+        let options = DialOpts::peer_id(id).condition(PeerCondition::Always).addresses(addresses);
+        if let Err(error) = context.swarm.dial(options.build()) {
+            tracing::debug!(%peer, %error, "cannot dial over QUIC");
+        }
     }
 }
 

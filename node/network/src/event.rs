@@ -163,6 +163,11 @@ pub enum NetworkEvent {
         /// The address.
         address: Multiaddr,
     },
+    /// The network listens no more on an address that it had told.
+    NotListening {
+        /// The address.
+        address: Multiaddr,
+    },
     /// The real buffer sizes of the UDP sockets; [`Buffers::shortages`] says what limits them.
     SocketBuffers {
         /// The smallest of all sockets.

@@ -37,6 +37,10 @@ pub const INBOUND_STREAMS_MAX: usize = 16;
 /// each while a peer opens new streams without having ended the old ones.
 pub(crate) const READERS_MAX: usize = 4;
 
+/// Bulk streams of one peer that are read at the same time, over all its connections: each may hold the room of
+/// one tensor. One, one that moves, and as many of connections that have died unnoticed.
+pub(crate) const BULK_STREAM_READERS_MAX: usize = 4;
+
 /// Number of streams of a bulk connection that frames take in turns. Each stream has a window of 2.9 MB.
 /// So many windows together exceed that of the connection, so only the latter bounds the bytes on the
 /// way. With four streams, 81 % of 1 Gbit/s was the most at a round trip of 100 ms.
@@ -74,6 +78,10 @@ pub(crate) const DIRECT_READERS_MAX: usize = 2;
 /// Connections to one peer: two from a simultaneous dial, and one that replaces a dead one. Peers behind
 /// NATs may have as many through relays before, and one by which the other end tests an address.
 pub(crate) const CONNECTIONS_PER_PEER_MAX: u32 = 6;
+
+/// Connections that this peer has opened itself, for which there is room whatever others open: as many as the
+/// directory and its own choice of peers need.
+pub(crate) const OWN_CONNECTIONS: u32 = 32;
 
 /// Connections beyond those of peers: libp2p nodes of other kinds, and peers being looked up.
 pub(crate) const STRANGERS_MAX: u32 = 16;
@@ -163,6 +171,12 @@ pub(crate) const POSTPONED: Duration = Duration::from_secs(4);
 /// Dials of one discovered peer at the same time: one of its inner addresses, and one of addresses
 /// learnt since.
 pub(crate) const DIALS_PER_PEER_MAX: usize = 2;
+/// Dials of discovered peers at the same time, of [`PENDING_CONNECTIONS_MAX`]: the others are for bootstrap
+/// addresses, the directory and tests of addresses.
+pub(crate) const DIALS_MAX: usize = PENDING_CONNECTIONS_MAX as usize / 2;
+/// Wait before a peer that this one has reached over TCP is dialled over QUIC, the first and the longest. QUIC's first
+/// packet may have been lost; where no UDP passes, a dial is a few packets.
+pub(crate) const QUIC_AGAIN: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 /// Failed dials before a discovered peer is forgotten. Bootstrap addresses and peers of earlier starts
 /// are never forgotten.
 pub(crate) const REDIAL_ATTEMPTS_MAX: u32 = 6;

@@ -3,6 +3,7 @@
 pub(crate) mod allow_list;
 pub(crate) mod candidates;
 pub(crate) mod dial_back;
+mod held_back;
 pub(crate) mod limited;
 pub(crate) mod reachability;
 pub(crate) mod relays;

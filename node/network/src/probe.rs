@@ -70,6 +70,8 @@ pub struct Silence {
     pub address: Multiaddr,
     /// The cause.
     pub cause: String,
+    /// Why those there let nobody in who asks like this, where that is the cause.
+    pub not_let_in: Option<NotLetIn>,
 }
 
 /// What was found by dialling one address.
@@ -104,6 +106,7 @@ struct Dial {
     round_trip: Option<Duration>,
     question: Question,
     failed: Option<String>,
+    not_let_in: Option<NotLetIn>,
 }
 
 /// The state of the question to one peer.
@@ -126,13 +129,14 @@ impl Dial {
     }
 
     fn found(self, limit: Duration) -> Found {
-        let Self { address, connected, info, round_trip, question, failed } = self;
+        let Self { address, connected, info, round_trip, question, failed, not_let_in } = self;
         let Some(info) = info else {
             let silent = || {
                 let what = if connected { "it does not say what it is" } else { "no answer" };
                 format!("{what} within {limit:?}")
             };
-            return Err(Silence { address, cause: failed.unwrap_or_else(silent) });
+            let cause = failed.unwrap_or_else(silent);
+            return Err(Silence { address, cause, not_let_in });
         };
         let mut listens = info.listen_addrs;
         listens.truncate(ADDRESSES_PER_PEER_MAX);
@@ -307,7 +311,9 @@ impl Probe {
             let failed = self.swarm.dial(options).err().map(|error| self.cause(&error));
             let (address, connected) = (address.clone(), false);
             let (info, round_trip, question) = (None, None, Question::Unasked);
-            let dial = Dial { address, connected, info, round_trip, question, failed };
+            let not_let_in = None;
+            let dial =
+                Dial { address, connected, info, round_trip, question, failed, not_let_in };
             dials.insert(connection, dial);
         }
         dials
@@ -341,8 +347,10 @@ impl Probe {
                 dials.entry(connection_id).and_modify(|dial| dial.connected = true);
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
-                let cause = self.cause(&error);
-                dials.entry(connection_id).and_modify(|dial| dial.failed = Some(cause));
+                let (cause, why) = (self.cause(&error), not_let_in(&error, self.closed));
+                dials.entry(connection_id).and_modify(|dial| {
+                    (dial.failed, dial.not_let_in) = (Some(cause), why);
+                });
             }
             SwarmEvent::ConnectionClosed { connection_id, cause, .. } => {
                 let cause = cause.map_or_else(|| "it hung up".to_owned(), |it| it.to_string());

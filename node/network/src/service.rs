@@ -144,6 +144,9 @@ impl Service {
         let Context { traversal, swarm, .. } = &mut self.context;
         traversal.reserve(now, swarm);
         self.dial_due(now);
+        for peer in self.sessions.due_over_quic(now) {
+            self.discovery.dial_quic(peer, &mut self.context);
+        }
         self.discovery.search(now, self.sessions.active(), &mut self.context);
         self.sessions.seek_direct(now);
     }
@@ -225,6 +228,6 @@ fn no_direct_path(peer: PeerId, until: Instant, context: &mut Context, discovery
     if context.is_stopping() || until > now + CIRCUIT_OPEN_MAX {
         return;
     }
-    discovery.hold(peer, now + RELAYED_AGAIN);
+    discovery.hold(peer, now + RELAYED_AGAIN, context);
     context.traversal.on_no_direct_path(peer);
 }

@@ -78,9 +78,11 @@ impl Part {
         matches!(self.role, Role::Train) && !self.aside
     }
 
-    /// Whether there is room for one of those that have no places, beside so many that do not train.
-    fn place_beside(&self, guests: usize) -> Verdict {
+    /// Whether there is room for one of those that have no places, beside so many that do not train, and so many of
+    /// at most `most` that are met to relay.
+    fn place_beside(&self, guests: usize, (aside, most): (usize, usize)) -> Verdict {
         let full = self.role < Role::Train && guests >= GUESTS_MAX;
+        let full = full || self.aside && aside >= most;
         if full { Verdict::Full } else { Verdict::Free }
     }
 }
@@ -155,7 +157,8 @@ impl Sessions {
     /// exchanged and those that do not train.
     pub(crate) fn active(&self) -> usize {
         let counts = |session: &&Session| match session.stage {
-            Stage::Greeting(_) => true,
+            // Who comes and says nothing is none that this peer has.
+            Stage::Greeting(_) => session.dialled,
             Stage::Up(_) => session.part.role == Role::Train,
             Stage::Relayed(..) | Stage::Refusing(_) => false,
         };
@@ -185,6 +188,12 @@ impl Sessions {
         session.dialled = dialled;
         self.sessions.insert(peer, session.reached_at(address));
         self.open(peer, StreamKind::Control, context);
+    }
+
+    /// Peers that were reached over TCP and may be dialled over QUIC now.
+    pub(crate) fn due_over_quic(&mut self, now: Instant) -> Vec<PeerId> {
+        let due = self.sessions.iter_mut().filter_map(|(peer, it)| it.is_quic_due(now).then_some(*peer));
+        due.collect()
     }
 
     /// Forgets the session of `peer`. Its connections stay open.
@@ -302,6 +311,7 @@ impl Sessions {
     pub(crate) fn complete(&mut self, peer: PeerId, context: &mut Context) -> Completion {
         let guests = |session: &&Session| session.is_up() && session.part.role < Role::Train;
         let guests = self.sessions.values().filter(guests).count();
+        let aside = self.sessions.values().filter(|it| it.is_up() && it.part.aside).count();
         let Some(session) = self.sessions.get_mut(&peer) else {
             return Completion::Waits;
         };
@@ -328,7 +338,7 @@ impl Sessions {
         let verdict = if part.has_place() {
             context.shared.slots().judge(&guest, now)
         } else {
-            part.place_beside(guests)
+            part.place_beside(guests, (aside, context.shared.slots().most()))
         };
         match verdict {
             Verdict::Free => {}

@@ -83,6 +83,11 @@ impl Slots {
         Self { places: BTreeMap::new(), most, done: 0 }
     }
 
+    /// How many places there are.
+    pub(crate) const fn most(&self) -> usize {
+        self.most
+    }
+
     /// Whether there is a place for `guest`, and who has to go for that.
     pub(crate) fn judge(&self, guest: &Guest, now: Instant) -> Verdict {
         let came = self.places.len() - self.dialled();
@@ -90,8 +95,11 @@ impl Slots {
         if self.places.len() < self.most && may_come {
             return Verdict::Free;
         }
-        let out = self.crowding(guest).or_else(|| self.uninvited().filter(|_| guest.dialled));
-        out.or_else(|| self.idle(now)).map_or(Verdict::Full, Verdict::InsteadOf)
+        // Where too many came by themselves, room is made by one of these alone.
+        let gives = |place: &Place| may_come || !place.dialled;
+        let out = self.crowding(guest, gives);
+        let out = out.or_else(|| self.uninvited().filter(|_| guest.dialled));
+        out.or_else(|| self.idle(now, gives)).map_or(Verdict::Full, Verdict::InsteadOf)
     }
 
     /// Places for peers that this one has dialled.
@@ -157,9 +165,9 @@ impl Slots {
         self.places.iter().filter(|(_, place)| !place.has_worked)
     }
 
-    /// The youngest of a group that holds more than its part of the places without work, and to which
-    /// the guest does not belong.
-    fn crowding(&self, guest: &Guest) -> Option<PeerId> {
+    /// The youngest of those that may give way, of a group that holds more than its part of the places without
+    /// work, and to which the guest does not belong.
+    fn crowding(&self, guest: &Guest, gives: impl Fn(&Place) -> bool) -> Option<PeerId> {
         let most = (self.most / CROWD_DIVISOR).max(1);
         let from = network(guest.ip);
         let crowd = |of: &dyn Fn(&Place) -> bool| self.idlers().filter(|(_, it)| of(it)).count();
@@ -172,7 +180,7 @@ impl Slots {
             });
             by_subnet || by_invitation
         };
-        let crowding = self.idlers().filter(|(_, place)| crowds(place));
+        let crowding = self.idlers().filter(|(_, place)| gives(place) && crowds(place));
         crowding.max_by_key(|(_, place)| place.since).map(|(peer, _)| *peer)
     }
 
@@ -183,15 +191,15 @@ impl Slots {
         came.min_by_key(|(_, place)| place.since).map(|(peer, _)| *peer)
     }
 
-    /// The one that has missed the most exchanges, of those that have missed too many and have had their
-    /// chance; of equals, the oldest that came by itself.
-    fn idle(&self, now: Instant) -> Option<PeerId> {
+    /// The one that has missed the most exchanges, of those that may give way, have missed too many and have had
+    /// their chance; of equals, the oldest that came by itself.
+    fn idle(&self, now: Instant, gives: impl Fn(&Place) -> bool) -> Option<PeerId> {
         let missed = |place: &Place| self.done - place.done;
         let idle = |(_, place): &(&PeerId, &Place)| {
             let per_place =
                 if place.has_worked { IDLE_PER_PLACE_AFTER_WORK } else { IDLE_PER_PLACE };
             let may_miss = per_place.saturating_mul(self.most as u64);
-            missed(place) >= may_miss && now.duration_since(place.since) >= CHANCE
+            gives(place) && missed(place) >= may_miss && now.duration_since(place.since) >= CHANCE
         };
         let worst = self.places.iter().filter(idle);
         let key = |(_, place): &(&PeerId, &Place)| {

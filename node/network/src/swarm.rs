@@ -35,7 +35,7 @@ use crate::limits::{
     CIRCUIT_BYTES, CIRCUIT_LIFE, CIRCUIT_OPEN_MAX, CIRCUITS_MAX, CIRCUITS_PER_PEER_MAX,
     CONNECTIONS_PER_PEER_MAX, GUESTS_MAX, IDLE_CONNECTION, KAD_PROVIDED_KEYS_MAX, KAD_PROVIDER_TTL,
     KAD_PROVIDERS_MAX, KAD_QUERY_TIMEOUT, KAD_RECORDS_MAX, KAD_VALUE_BYTES_MAX, KNOWN_PEERS_MAX,
-    PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PROBE_INTERVAL, PROBES_MAX,
+    OWN_CONNECTIONS, PENDING_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PROBE_INTERVAL, PROBES_MAX,
     RESERVATIONS_MAX, STRANGERS_MAX, TCP_OPEN_MAX,
 };
 use crate::membership::{Failed, Gate, NamedNoise};
@@ -50,7 +50,8 @@ pub(crate) struct Behaviour {
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: ping::Behaviour,
     pub(crate) ask: request_response::Behaviour<ask::Codec>,
-    pub(crate) kad: kad::Behaviour<MemoryStore>,
+    /// The directory of the run. It dials whomever others name, but for peers that are held back.
+    pub(crate) kad: Limited<kad::Behaviour<MemoryStore>>,
     pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
     pub(crate) streams: streams::Behaviour,
     /// Finds out whether others can dial this peer.
@@ -187,13 +188,14 @@ fn behaviour(
     let me = key.public().to_peer_id();
     let traverse = config.nat.traverse;
     let peers = u32::try_from(config.peers_max).unwrap_or(u32::MAX);
-    // Two peers that dial each other at the same time have two connections for a moment.
-    let others = STRANGERS_MAX + GUESTS_MAX as u32;
-    let established = peers.saturating_mul(2).saturating_add(others);
+    // Whoever has a place may have all its connections, and who asks for one is still heard.
+    let places = peers.saturating_add(GUESTS_MAX as u32);
+    let came = places.saturating_mul(CONNECTIONS_PER_PEER_MAX).saturating_add(STRANGERS_MAX);
     let limits = connection_limits::ConnectionLimits::default()
         .with_max_pending_incoming(Some(PENDING_CONNECTIONS_MAX))
         .with_max_pending_outgoing(Some(PENDING_CONNECTIONS_MAX))
-        .with_max_established(Some(established))
+        .with_max_established_incoming(Some(came))
+        .with_max_established(Some(came.saturating_add(OWN_CONNECTIONS)))
         .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX));
     let identify = identify::Config::new(IDENTIFY_PROTOCOL.to_owned(), key.public())
         .with_agent_version(format!("dnode/{}", env!("CARGO_PKG_VERSION")))
@@ -207,7 +209,7 @@ fn behaviour(
         identify: identify::Behaviour::new(identify),
         ping: ping::Behaviour::new(ping),
         ask: ask::behaviour(ProtocolSupport::Inbound),
-        kad: kademlia(me),
+        kad: Limited::holding_back(kademlia(me)),
         mdns: multicast(config.mdns, me).into(),
         streams: streams::Behaviour::default(),
         probe: traverse.then(|| probe(PROBE_INTERVAL)).into(),

@@ -114,6 +114,7 @@ impl Auditing {
             NetworkEvent::RelayUp { .. }
             | NetworkEvent::RelayDown { .. }
             | NetworkEvent::Listening { .. }
+            | NetworkEvent::NotListening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Channel { .. }
             | NetworkEvent::Found { .. }

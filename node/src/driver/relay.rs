@@ -11,9 +11,9 @@ use super::bootstrap::Bootstrap;
 use super::error::DriveError;
 use super::refusal::advice;
 use super::removals::{Removals, words};
-use super::telemetry::ADDRESS_FILE;
-use crate::storage::data_dir::write_atomic;
+use super::telemetry::{ADDRESS_FILE, write_addresses};
 use crate::storage::peer_store::PeerStore;
+use crate::telemetry::caused::{CAUSED_EVERY, Caused};
 
 /// How often files are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -33,6 +33,8 @@ pub(crate) struct Relay {
     /// When the last address came of those that have not been told.
     untold: Option<Instant>,
     over: Option<DriveError>,
+    /// What others cause in the log.
+    caused: Caused,
 }
 
 impl Relay {
@@ -47,7 +49,19 @@ impl Relay {
         let (addresses, untold, over) = (Vec::new(), None, None);
         // Those of an earlier start no longer hold.
         let _ = std::fs::remove_file(folder.join(ADDRESS_FILE));
-        Self { network, run, folder, removals, peer_store, bootstrap, addresses, untold, over }
+        let caused = Caused::new(Instant::now());
+        Self {
+            network,
+            run,
+            folder,
+            removals,
+            peer_store,
+            bootstrap,
+            addresses,
+            untold,
+            over,
+            caused,
+        }
     }
 
     /// Relays until `stop` says so, or until this peer is no member any more.
@@ -83,6 +97,9 @@ impl Relay {
             let (run, addresses) = (self.run.id(), self.addresses.join(" "));
             tracing::info!("this peer is a relay of run {run} at {addresses}");
         }
+        if let Some(count @ 1..) = self.caused.end(Instant::now()) {
+            tracing::warn!("{count} more of what others cause in {CAUSED_EVERY:?} are not told");
+        }
         if let Some(addresses) = self.bootstrap.silent() {
             tracing::warn!("no answer yet from {addresses}");
         }
@@ -91,18 +108,23 @@ impl Relay {
     fn on_event(&mut self, event: NetworkEvent) {
         match event {
             NetworkEvent::Listening { address } => self.on_listening(address.to_string()),
+            NetworkEvent::NotListening { address } => self.on_not_listening(&address.to_string()),
             NetworkEvent::RelayUp { peer, address, role } => {
                 self.bootstrap.on_met();
                 self.removals.on_met();
-                tracing::info!(peer = %peer.short(), %address, %role, "member connected");
+                if self.caused.one_more() {
+                    tracing::info!(peer = %peer.short(), %address, %role, "member connected");
+                }
             }
             NetworkEvent::RelayDown { peer, reason } => {
-                tracing::info!(peer = %peer.short(), %reason, "member gone");
+                if self.caused.one_more() {
+                    tracing::info!(peer = %peer.short(), %reason, "member gone");
+                }
             }
             NetworkEvent::Found { peer, addresses, at } => {
                 self.peer_store.found(peer, (&addresses, at), Instant::now());
             }
-            NetworkEvent::Offence { peer, kind, detail } => {
+            NetworkEvent::Offence { peer, kind, detail } if self.caused.one_more() => {
                 tracing::warn!(peer = %peer.short(), %kind, detail, "peer broke the protocol and was disconnected; is it the same version of dnode?");
             }
             NetworkEvent::Refused { peer, difference, by_us } => {
@@ -142,6 +164,7 @@ impl Relay {
             | NetworkEvent::Tensor { .. }
             | NetworkEvent::CopiedPeer { .. }
             | NetworkEvent::PathLost { .. }
+            | NetworkEvent::Offence { .. }
             | NetworkEvent::RoundTrip { .. } => {}
         }
     }
@@ -152,20 +175,28 @@ impl Relay {
             return;
         }
         self.addresses.push(address);
+        self.tell_addresses();
+    }
+
+    fn on_not_listening(&mut self, address: &str) {
+        self.addresses.retain(|other| other != address);
+        self.tell_addresses();
+    }
+
+    fn tell_addresses(&mut self) {
         self.untold = Some(Instant::now());
-        let text: String = self.addresses.iter().flat_map(|line| [line, "\n"]).collect();
-        if let Err(error) = write_atomic(&self.folder.join(ADDRESS_FILE), text.as_bytes(), 0o644) {
-            tracing::warn!(%error, "cannot write where this peer listens");
-        }
+        write_addresses(&self.folder.join(ADDRESS_FILE), &self.addresses);
     }
 
     fn on_refused(&mut self, peer: PeerId, difference: RunDifference, by_us: bool) {
         if difference.field == IDENTITY {
             return;
         }
-        let who = if by_us { "refused" } else { "was refused by" };
-        let advice = advice(&difference.field);
-        tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
+        if self.caused.one_more() {
+            let who = if by_us { "refused" } else { "was refused by" };
+            let advice = advice(&difference.field);
+            tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
+        }
         if self.bootstrap.refused(&peer) && !self.bootstrap.has_met() {
             self.over = Some(DriveError::OtherRun(difference));
         }

@@ -26,7 +26,7 @@ use dnode_trainer::checkpoint::Saved;
 use copied::Copies;
 pub(super) use findings::Findings;
 pub use invitation::ADDRESS_FILE;
-pub(crate) use invitation::Invitation;
+pub(crate) use invitation::{Invitation, write_addresses};
 use staleness::Counts;
 use viewing::Tally;
 pub(crate) use viewing::Viewing;
@@ -183,6 +183,11 @@ impl Telemetry {
             NetworkEvent::Listening { address } => {
                 if self.invitation.listening(address.to_string()) {
                     tracing::info!(%address, "listening");
+                }
+            }
+            NetworkEvent::NotListening { address } => {
+                if self.invitation.not_listening(&address.to_string()) {
+                    tracing::info!(%address, "listens there no more");
                 }
             }
             NetworkEvent::SocketBuffers { buffers } => {
@@ -348,11 +353,6 @@ impl Telemetry {
     pub(crate) fn checkpoint_failed(&mut self, error: &str) {
         tracing::error!("{error}; the earlier checkpoint is untouched and training goes on");
         self.event("checkpoint-failed", error);
-    }
-
-    /// Samples processed, as far as reported.
-    pub(super) const fn samples(&self) -> u64 {
-        self.position.samples
     }
 
     /// From now on this peer is a rank of its rack, or trains alone.

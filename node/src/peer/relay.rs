@@ -11,7 +11,7 @@ use super::membership::{Entrance, Member, MembershipError, enter, with_ticket};
 use super::network::{canonical, network_config};
 use super::{JoinError, on_threads, with_peers_file};
 use crate::config::Config;
-use crate::driver::{Relay, Removals};
+use crate::driver::{DriveError, Relay, Removals};
 use crate::process::console::Console;
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::Identity;
@@ -19,8 +19,8 @@ use crate::storage::peer_store::PeerStore;
 
 /// Longest wait for members to say which run theirs is, before they are asked again.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Pause before they are asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// Pauses before they are asked again, the first and the longest.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 /// Most members to which a relay is connected: as many as it may relay for.
 const MEMBERS_MAX: usize = dnode_network::limits::RESERVATIONS_MAX;
 
@@ -84,10 +84,22 @@ async fn ask(config: &Config, secret: Option<&RunSecret>) -> Result<RunSpec, Joi
     if addresses.is_empty() {
         return Err(MembershipError::NobodyToAsk.into());
     }
+    let (mut addresses, mut pause) = (addresses, ASK_AGAIN.0);
     loop {
         let mut probe = Probe::start(&[], secret, ANSWER_MAX).await?;
         let found = probe.dial(&addresses, ANSWER_MAX).await;
         drop(probe);
+        let refused = found.iter().all(|member| {
+            member.as_ref().is_err_and(|silence| silence.not_let_in.is_some())
+        });
+        if let Some(Err(silence)) = found.first().filter(|_| refused)
+            && let Some(why) = silence.not_let_in
+        {
+            let address = silence.address.to_string();
+            return Err(DriveError::NotLetIn { address, why }.into());
+        }
+        // Of many, others are asked the next time.
+        addresses.rotate_left(found.len());
         for member in found {
             match member {
                 Ok(answer) => {
@@ -100,6 +112,7 @@ async fn ask(config: &Config, secret: Option<&RunSecret>) -> Result<RunSpec, Joi
                 }
             }
         }
-        tokio::time::sleep(ASK_AGAIN).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(ASK_AGAIN.1);
     }
 }

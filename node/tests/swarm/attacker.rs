@@ -185,6 +185,7 @@ impl Acting {
             NetworkEvent::Message { .. }
             | NetworkEvent::PeerUp { .. }
             | NetworkEvent::Listening { .. }
+            | NetworkEvent::NotListening { .. }
             | NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Channel { .. }
             | NetworkEvent::Found { .. }

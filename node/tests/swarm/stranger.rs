@@ -181,6 +181,7 @@ fn told(event: &NetworkEvent) -> [usize; 3] {
         NetworkEvent::Found { addresses, .. } => [0, 0, addresses.len()],
         NetworkEvent::NotLetIn { .. }
         | NetworkEvent::Listening { .. }
+        | NetworkEvent::NotListening { .. }
         | NetworkEvent::SocketBuffers { .. }
         | NetworkEvent::PeerDown { .. }
         | NetworkEvent::Offence { .. }

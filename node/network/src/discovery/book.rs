@@ -189,6 +189,11 @@ impl Book {
         due.map(|(peer, known)| (*peer, known.addresses.clone())).collect()
     }
 
+    /// The addresses of `peer`.
+    pub(crate) fn addresses(&self, peer: &PeerId) -> Vec<Multiaddr> {
+        self.entries.get(peer).map(|known| known.addresses.clone()).unwrap_or_default()
+    }
+
     /// One of the `due` ones: as often one that was met as one that was only heard of, where there are both.
     pub(crate) fn pick(&mut self, due: &[PeerId]) -> Option<PeerId> {
         let met = |peer: &PeerId| self.entries.get(peer).is_some_and(|known| known.met);

@@ -93,6 +93,16 @@ impl Dialer {
         self.bootstrap[index].progress = Progress::Dialing(connection);
     }
 
+    /// The dial of bootstrap address `index` could not begin, for want of room: it begins at this time.
+    pub(crate) fn wait(&mut self, index: usize, until: Instant) {
+        self.bootstrap[index].progress = Progress::Waiting(until);
+    }
+
+    /// Dials of known peers that are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.dials.len()
+    }
+
     /// Notes that bootstrap address `index` leads to a peer that is connected. Returns the address.
     pub(crate) fn reached(&mut self, index: usize, peer: PeerId) -> Multiaddr {
         let entry = &mut self.bootstrap[index];

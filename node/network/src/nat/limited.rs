@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::nat::allow_list::PunchAllowList;
 use crate::nat::candidates::Budget;
 use crate::nat::dial_back::DialBackQueue;
+use crate::nat::held_back::HeldBack;
 
 /// A behaviour with two bounds. It learns possible addresses of this peer from its owner alone, because
 /// identify would believe any connected peer and does not say which one. A gate decides which of its
@@ -35,6 +36,8 @@ enum Gate {
     Punch(PunchAllowList),
     /// All dials pass, a few at a time.
     DialBack(DialBackQueue),
+    /// Dials pass but those to peers that are held back.
+    Held(HeldBack),
 }
 
 /// The error of a dial to an address that it must not go to.
@@ -56,6 +59,23 @@ impl<B: NetworkBehaviour> Limited<B> {
     /// Wraps `inner`, whose dials are asked for by others; a few run at a time.
     pub(crate) fn in_turn(inner: B) -> Self {
         Self { inner, gate: Some(Gate::DialBack(DialBackQueue::default())), budget: None }
+    }
+
+    /// Wraps `inner`, which dials the peers of which others tell it, but for those that are held back.
+    pub(crate) fn holding_back(inner: B) -> Self {
+        Self { inner, gate: Some(Gate::Held(HeldBack::default())), budget: None }
+    }
+
+    /// The behaviour itself.
+    pub(crate) const fn inner(&mut self) -> &mut B {
+        &mut self.inner
+    }
+
+    /// Has `peer` not dialled before `until`.
+    pub(crate) fn hold(&mut self, peer: PeerId, until: Instant) {
+        if let Some(Gate::Held(held)) = &mut self.gate {
+            held.hold(peer, until);
+        }
     }
 
     /// Permits dials to `peer` from now on; one that was held begins.
@@ -93,6 +113,7 @@ impl<B: NetworkBehaviour> Limited<B> {
     fn release(&mut self) -> Option<DialOpts> {
         match self.gate.as_mut()? {
             Gate::Punch(allowed) => allowed.next(),
+            Gate::Held(held) => held.next(),
             Gate::DialBack(queue) => {
                 let (next, overdue) = (queue.next(), queue.overdue(Instant::now()));
                 for dial in overdue {
@@ -110,6 +131,7 @@ impl Gate {
         match self {
             Self::Punch(allowed) => allowed.ask(dial),
             Self::DialBack(queue) => queue.ask(dial, Instant::now()),
+            Self::Held(held) => held.ask(dial, Instant::now()),
         }
     }
 
@@ -123,6 +145,7 @@ impl Gate {
         match self {
             Self::Punch(allowed) => allowed.allows(connection, addresses),
             Self::DialBack(queue) => queue.allows(connection, peer, addresses),
+            Self::Held(_) => true,
         }
     }
 
@@ -131,6 +154,7 @@ impl Gate {
         match self {
             Self::Punch(allowed) => allowed.ended(connection),
             Self::DialBack(queue) => queue.ended(connection),
+            Self::Held(_) => {}
         }
     }
 
@@ -157,6 +181,7 @@ impl Gate {
             FromSwarm::ConnectionClosed(ConnectionClosed { connection_id, .. }) => match self {
                 Self::Punch(allowed) => allowed.went(*connection_id),
                 Self::DialBack(queue) => queue.went(*connection_id),
+                Self::Held(_) => {}
             },
             FromSwarm::DialFailure(DialFailure { connection_id, .. }) => self.ended(*connection_id),
             _ => {}

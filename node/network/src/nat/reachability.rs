@@ -114,6 +114,12 @@ impl Reachability {
         shown.filter_map(|(address, _)| ip(address)).any(|ip| ip == wanted)
     }
 
+    /// Whether it is proved that an address works that is not of this machine or of a private network.
+    fn is_open(&self) -> bool {
+        let shown = self.proven.iter().filter(|(_, proof)| **proof == Proof::Shown);
+        shown.filter_map(|(address, _)| ip(address)).any(|ip| !is_near(ip))
+    }
+
     /// Whether it is proved that some address works.
     pub(crate) fn is_shown(&self) -> bool {
         self.proven.values().any(|proof| *proof == Proof::Shown)
@@ -143,7 +149,9 @@ impl Reachability {
         if let Some(seen) = [true, false].iter().find_map(|v4| self.elsewhere(own, *v4)) {
             return Standing::BehindNat(seen);
         }
-        if let Some(closed) = self.failed.iter().find(|ip| !self.works(**ip)) {
+        // Whoever was to test an address that only some reach says as well that it could not.
+        let closed = self.failed.iter().find(|ip| !self.works(**ip) && !self.is_open());
+        if let Some(closed) = closed {
             return Standing::Closed(*closed);
         }
         if self.proven.is_empty() { Standing::Unknown } else { Standing::Reachable }

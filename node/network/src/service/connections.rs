@@ -35,8 +35,10 @@ impl Service {
                 tracing::debug!(%address, "listening");
                 self.report_listening(address);
             }
-            SwarmEvent::ListenerClosed { listener_id, .. } => {
+            SwarmEvent::ExpiredListenAddr { address, .. } => self.report_not_listening(address),
+            SwarmEvent::ListenerClosed { listener_id, addresses, .. } => {
                 traversal.on_listener_closed(listener_id);
+                addresses.into_iter().for_each(|address| self.report_not_listening(address));
             }
             SwarmEvent::ExternalAddrConfirmed { address } => {
                 traversal.on_external(&address, Proof::Shown, swarm);
@@ -128,6 +130,12 @@ impl Service {
     fn report_listening(&mut self, address: Multiaddr) {
         let address = self.context.full_address(address);
         self.context.outbox.report(NetworkEvent::Listening { address });
+    }
+
+    fn report_not_listening(&mut self, address: Multiaddr) {
+        tracing::debug!(%address, "listens there no more");
+        let address = self.context.full_address(address);
+        self.context.outbox.report(NetworkEvent::NotListening { address });
     }
 
     /// Handles a connection with our own key at `address`: a dial led to it, or it dialled us (`came`).

@@ -72,12 +72,14 @@ impl Service {
         incarnation: u64,
     ) {
         let peer = origin.peer;
-        // Whoever is not invited is not told how the run is set up either.
-        let judged = self.admission.judge(peer, chain, unix_s());
-        let own = self.admission.own_role();
-        let judged = judged.and_then(|role| {
-            let differences = self.context.greeting.compare(specs, role.min(own) == Role::Train)?;
-            Ok((role, differences))
+        // Whoever is not invited is not told how the run is set up either. Who is refused for its settings
+        // has not used its invitation.
+        let (own, now_s) = (self.admission.own_role(), unix_s());
+        let judged = self.admission.judge(peer, chain, now_s);
+        let judged = judged.and_then(|judged| {
+            let trains = judged.role.min(own) == Role::Train;
+            let differences = self.context.greeting.compare(specs, trains)?;
+            Ok((self.admission.let_in(peer, judged, now_s)?, differences))
         });
         let (role, differences) = match judged {
             Ok(judged) => judged,

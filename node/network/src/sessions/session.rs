@@ -24,8 +24,8 @@ use crate::io::traffic::Traffic;
 use crate::io::writer::{FrameSink, Start, write};
 use crate::io::{bulk, direct};
 use crate::limits::{
-    BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, CONTROL_QUEUE_MAX, DIRECT_READERS_MAX,
-    HELLO_TIMEOUT,
+    BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, BULK_STREAM_READERS_MAX, CONTROL_QUEUE_MAX, DIRECT_READERS_MAX,
+    HELLO_TIMEOUT, QUIC_AGAIN,
 };
 use crate::slots::Guest;
 use crate::swarm::streams::{Path, StreamKind};
@@ -114,6 +114,8 @@ pub(super) struct Session {
     pub(super) copy: bool,
     /// Whether this peer has made the first connection.
     pub(super) dialled: bool,
+    /// When it is dialled over QUIC, if this peer has reached it over TCP; and the wait before that.
+    pub(super) quic_again: (Instant, Duration),
     /// What the peer has to do with this one, once it has greeted.
     pub(super) part: Part,
     /// The rate that a relay lets through, where tensors pass one.
@@ -153,6 +155,7 @@ impl Session {
             round_trip: None,
             copy: false,
             dialled: false,
+            quic_again: (now + QUIC_AGAIN.0, QUIC_AGAIN.0),
             part: Part::default(),
             circuit: None,
             bulk_attempts: 0,
@@ -166,6 +169,17 @@ impl Session {
     pub(super) fn reached_at(self, address: Multiaddr) -> Self {
         let address = Some(address);
         Self { address, ..self }
+    }
+
+    /// Whether this peer has reached the other over TCP, and it is time to try QUIC; the next time is later.
+    pub(super) fn is_quic_due(&mut self, now: Instant) -> bool {
+        let over_tcp = self.address.as_ref().is_some_and(|at| Path::of(at) == Path::Tcp);
+        let due = self.dialled && self.is_up() && over_tcp && now >= self.quic_again.0;
+        if due {
+            let wait = (self.quic_again.1 * 2).min(QUIC_AGAIN.1);
+            self.quic_again = (now + wait, wait);
+        }
+        due
     }
 
     /// The peer, as one that asks for a place.
@@ -327,7 +341,7 @@ impl Session {
         }
     }
 
-    /// Reads an inbound stream. Returns the channel that releases its reader, when it is a bulk stream
+    /// Reads an inbound stream. When there are too many of tensors, the oldest of these ends. Returns the channel that releases its reader, when it is a bulk stream
     /// that need not wait.
     pub(super) fn accept(
         &mut self,
@@ -335,6 +349,9 @@ impl Session {
         connection: ConnectionId,
         stream: Stream,
     ) -> Option<oneshot::Sender<()>> {
+        if kind == StreamKind::Bulk {
+            self.make_room(|via| matches!(via, Via::Stream(_)), BULK_STREAM_READERS_MAX);
+        }
         let (release, released) = oneshot::channel();
         let origin = self.origin(kind, Via::Stream(connection), Carrier::Stream);
         let (events, links) = (self.channels.events.clone(), self.channels.links.clone());
@@ -348,7 +365,7 @@ impl Session {
         &mut self,
         connection: BulkConnection,
     ) -> Option<oneshot::Sender<()>> {
-        self.make_room(Via::Quic, BULK_READERS_MAX);
+        self.make_room(|via| via == Via::Quic, BULK_READERS_MAX);
         let (release, released) = oneshot::channel();
         let origin = self.origin(StreamKind::Bulk, Via::Quic, Carrier::Quic);
         let (events, links) = (self.channels.events.clone(), self.channels.links.clone());
@@ -359,7 +376,7 @@ impl Session {
     /// Reads a direct path that the peer opened. When there are too many, the oldest one ends. Returns
     /// the channel that releases the reader, if it need not wait.
     pub(super) fn accept_direct(&mut self, path: Receiver) -> Option<oneshot::Sender<()>> {
-        self.make_room(Via::Direct, DIRECT_READERS_MAX);
+        self.make_room(|via| via == Via::Direct, DIRECT_READERS_MAX);
         let (release, released) = oneshot::channel();
         let carrier = Carrier::Direct(path.kind());
         let origin = self.origin(StreamKind::Bulk, Via::Direct, carrier);
@@ -368,9 +385,9 @@ impl Session {
         self.reading(&origin, release, task)
     }
 
-    /// Ends the oldest reader of a kind of carrier when there are `most` of them already.
-    fn make_room(&mut self, via: Via, most: usize) {
-        let old = |reader: &ReaderTask| reader.via == via;
+    /// Ends the oldest reader of tensors of such a carrier when there are `most` of them already.
+    fn make_room(&mut self, is_such: impl Fn(Via) -> bool, most: usize) {
+        let old = |reader: &ReaderTask| reader.kind == StreamKind::Bulk && is_such(reader.via);
         if self.readers.iter().filter(|reader| old(reader)).count() >= most
             && let Some(oldest) = self.readers.iter().position(old)
         {

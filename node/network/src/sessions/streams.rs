@@ -72,6 +72,10 @@ impl Sessions {
             tracing::debug!(%peer, %kind, "a stream moves on");
             session.leave(kind);
         }
+        if kind == StreamKind::Bulk && session.search.ready.is_some() {
+            // A direct path came meanwhile.
+            session.leave(kind);
+        }
     }
 
     /// Lets the streams of a peer move to a new connection that is better than theirs.
@@ -195,6 +199,10 @@ impl Sessions {
             return;
         };
         session.written(origin.kind, queue);
+        if left && origin.via == Via::Quic {
+            // It worked until there was something better.
+            session.bulk_again();
+        }
         if origin.kind == StreamKind::Bulk
             && let Some(entry) = context.shared.peers().get_mut(&origin.peer)
         {

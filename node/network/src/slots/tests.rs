@@ -117,6 +117,27 @@ fn who_comes_by_itself_leaves_places_for_those_that_are_dialled() {
 }
 
 #[test]
+fn for_one_more_that_comes_only_another_that_came_gives_way() {
+    let began = Instant::now();
+    let mut slots = Slots::new(DIALLED_FROM);
+    let dialled = |number| Guest { dialled: true, ..guest(number) };
+    let for_dialled = DIALLED_FROM / DIALLED_DIVISOR;
+    let came = DIALLED_FROM - for_dialled;
+    (0..for_dialled as u8).for_each(|number| slots.insert(&dialled(number), began));
+    for number in 0..came as u8 {
+        let (number, since) = (100 + number, began + Duration::from_secs(1));
+        assert_eq!(slots.judge(&guest(number), since), Verdict::Free);
+        slots.insert(&guest(number), since);
+        works(&mut slots, (number > 100).then_some(number), 4);
+    }
+    // Those that were dialled have missed the most, and are not put out for one that cannot have their place.
+    let later = began + Duration::from_secs(2) + CHANCE;
+    assert_eq!(slots.judge(&guest(99), later), Verdict::InsteadOf(peer(100)));
+    slots.remove(&peer(100));
+    assert_eq!(slots.judge(&guest(99), later), Verdict::Free);
+}
+
+#[test]
 fn a_crowd_of_one_subnet_or_invitation_gives_way_to_others_at_once() {
     let began = Instant::now();
     let crowd = |number: u8| from(number, &format!("198.51.100.{number}"));

@@ -68,11 +68,20 @@ impl Invitation {
             self.last = Some(Instant::now());
         }
         self.addresses.push(address);
-        let text: String = self.addresses.iter().flat_map(|line| [line, "\n"]).collect();
-        if let Err(error) = write_atomic(&self.file, text.as_bytes(), 0o644) {
-            tracing::warn!(%error, "cannot write where this peer listens");
-        }
+        write_addresses(&self.file, &self.addresses);
         true
+    }
+
+    /// Nobody can dial this address any more. Returns whether it was told; others are then told what remains.
+    pub(super) fn not_listening(&mut self, address: &str) -> bool {
+        let known = self.addresses.len();
+        self.addresses.retain(|other| other != address);
+        let told = self.addresses.len() < known;
+        if told {
+            write_addresses(&self.file, &self.addresses);
+            self.last = Some(Instant::now());
+        }
+        told
     }
 
     /// The run ends at this step.
@@ -134,6 +143,14 @@ impl Invitation {
             }
         };
         format!("{line}\n\n{}", explained(&file, self.console.is_terminal()))
+    }
+}
+
+/// Writes where this peer listens, a line each.
+pub(crate) fn write_addresses(file: &Path, addresses: &[String]) {
+    let text: String = addresses.iter().flat_map(|line| [line, "\n"]).collect();
+    if let Err(error) = write_atomic(file, text.as_bytes(), 0o644) {
+        tracing::warn!(%error, "cannot write where this peer listens");
     }
 }
 

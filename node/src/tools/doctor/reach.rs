@@ -119,7 +119,7 @@ fn judge_bootstrap(found: &Found, any: bool) -> Finding {
             let trip = round_trip.map_or_else(|| "unknown".to_owned(), |it| format!("{it:.1?}"));
             Finding::ok(CHECK, format!("{address} answers, round trip {trip}"))
         }
-        Err(Silence { address, cause }) => {
+        Err(Silence { address, cause, .. }) => {
             let found = format!("{address}: {cause}");
             let advice = "is that peer running, the address the one that it prints, and its port open in its firewall?";
             if any {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     fn silence(at: &str) -> Found {
-        Err(Silence { address: address(at), cause: "no answer".to_owned() })
+        Err(Silence { address: address(at), cause: "no answer".to_owned(), not_let_in: None })
     }
 
     #[test]
