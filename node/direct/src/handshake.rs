@@ -329,3 +329,6 @@ pub(crate) async fn learn_subject<S: AsyncRead + AsyncWrite + Unpin>(
     say(stream, session, WELCOME).await?;
     Ok(subject)
 }
+
+#[cfg(test)]
+mod tests;
