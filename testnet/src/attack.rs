@@ -9,4 +9,4 @@ mod catalog;
 mod rows;
 
 pub use catalog::{ATTACKS, Attack, Blow};
-pub use rows::{AttackPlan, Row, Swarm, run, table};
+pub use rows::{AttackPlan, Row, Swarm, rules, run, table};

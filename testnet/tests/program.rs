@@ -130,6 +130,17 @@ fn bad_usage_gives_code_2_and_says_what_to_do() {
         assert_eq!(code, Some(2), "{arguments:?}: {text}");
         assert!(text.contains(want), "{arguments:?}: `{want}` is missing in {text}");
     }
+    // It has no folder.
+    let attacks: [(&[&str], &str); 2] = [
+        (&["attack", "--rule", "nobody"], "--rule nobody: no such rule; there are gossip-outer, "),
+        (&["attack", "--attack", "nobody"], "--attack nobody: no such attack"),
+    ];
+    for (arguments, want) in attacks {
+        let output = Command::new(env!("CARGO_BIN_EXE_dnode-testnet")).args(arguments).output();
+        let Output { status, stderr, .. } = output.expect("the program runs");
+        let text = String::from_utf8_lossy(&stderr);
+        assert!(status.code() == Some(2) && text.contains(want), "{arguments:?}: {text}");
+    }
 }
 
 #[test]

@@ -30,6 +30,8 @@ set = ["gossip.mix_every=auto", 'gossip.codecs=["int4"]']
 name = "delta-set"
 kind = "delta-set"
 "#;
+/// Their names.
+const VARIANT_NAMES: [&str; 4] = ["gossip-outer", "pairwise", "pairwise-auto", "delta-set"];
 /// The setting behind which the skew of the data is written.
 const SKEWED: &str = "\"data.kind=digits\"";
 
@@ -123,6 +125,11 @@ fn case(plan: &AttackPlan, peers: u32, skew: Option<f64>) -> Result<SimulatedCas
         variant.guard = plan.guard;
     }
     Ok(case)
+}
+
+/// What [`AttackPlan::rules`] may name.
+pub fn rules() -> impl Iterator<Item = &'static str> {
+    VARIANT_NAMES.into_iter().chain(Aggregator::ALL.into_iter().map(Aggregator::name))
 }
 
 /// One run of each seed.

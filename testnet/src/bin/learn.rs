@@ -21,9 +21,10 @@ struct Arguments {
     /// The data: a text file, or a folder of MNIST's files.
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Folder for one JSON file per variant and seed.
-    #[arg(long, default_value = "runs/learn")]
-    out: PathBuf,
+    /// Folder for one JSON file per variant and seed; one named like the experiment file in `runs/learn`
+    /// unless given.
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
     /// These variants alone.
     #[arg(long)]
     variant: Vec<String>,
@@ -65,12 +66,13 @@ fn learn(arguments: &Arguments) -> Result<(), LearnError> {
     }
     let cases = SimulatedCase::all(&experiment, data)?;
     let several = cases.len() > 1;
+    let out = out(arguments);
     let mut all = Vec::new();
     for mut case in cases {
         if let Some(path) = &arguments.scenario {
             case = case.under(Scenario::parse(&dnode_testnet::file::text(path)?)?)?;
         }
-        let folder = if several { arguments.out.join(&case.name) } else { arguments.out.clone() };
+        let folder = if several { out.join(&case.name) } else { out.clone() };
         let outcomes = outcomes(arguments, &case, &folder)?;
         let head = if several { format!("\n{}\n\n", case.name) } else { String::new() };
         let _ = write!(io::stdout(), "{head}{}", table(&case, &outcomes));
@@ -80,6 +82,12 @@ fn learn(arguments: &Arguments) -> Result<(), LearnError> {
         fs::write(path, gaps(&all)?).map_err(|reason| file("write", path, reason))?;
     }
     Ok(())
+}
+
+/// The folder of the experiment: files of two of them have the same names.
+fn out(arguments: &Arguments) -> PathBuf {
+    let own = || Path::new("runs/learn").join(arguments.experiment.file_stem().unwrap_or_default());
+    arguments.out.clone().unwrap_or_else(own)
 }
 
 /// What is there of a case, and what is run because it is not.
@@ -95,7 +103,7 @@ fn outcomes(
             let path = folder.join(format!("{}-{seed}.json", variant.name));
             let wanted = arguments.variant.is_empty() || arguments.variant.contains(&variant.name);
             if path.exists() {
-                outcomes.push(load(&path)?);
+                outcomes.push(load(case, variant, &path)?);
             } else if wanted && !arguments.table {
                 outcomes.push(fresh(case, variant, seed, &path)?);
             }
@@ -104,9 +112,20 @@ fn outcomes(
     Ok(outcomes)
 }
 
-fn load(path: &Path) -> Result<Outcome, LearnError> {
+fn load(
+    case: &SimulatedCase,
+    variant: &SimulatedVariant,
+    path: &Path,
+) -> Result<Outcome, LearnError> {
     let text = fs::read_to_string(path).map_err(|reason| file("read", path, reason))?;
-    serde_json::from_str(&text).map_err(|error| file("read", path, error.into()))
+    let outcome: Outcome =
+        serde_json::from_str(&text).map_err(|error| file("read", path, error.into()))?;
+    if outcome.is_of(case, variant) {
+        return Ok(outcome);
+    }
+    let what = "it is of another experiment, or of other data, steps or settings: choose another folder \
+                with --out, or remove it";
+    Err(file("use", path, io::Error::other(what)))
 }
 
 fn fresh(
@@ -117,7 +136,8 @@ fn fresh(
 ) -> Result<Outcome, LearnError> {
     #[expect(clippy::disallowed_methods, reason = "the program reports how long it took")]
     let began = std::time::Instant::now();
-    let outcome = run(case, variant, seed)?;
+    let outcome =
+        Outcome { digest: Outcome::digest_of(case, variant), ..run(case, variant, seed)? };
     let text = serde_json::to_string_pretty(&outcome);
     let text = text.map_err(|error| file("write", path, error.into()))?;
     // A file that is there is whole.

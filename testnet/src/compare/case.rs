@@ -13,6 +13,8 @@ use crate::scenario::link::LinkModel;
 
 /// Lines of training progress of each peer in a run.
 const PROGRESS_LINES: u64 = 50;
+/// The same where peers are killed: what a killed one does after its last line is not counted.
+const PROGRESS_LINES_OF_KILLED: u64 = 200;
 /// Name of the condition under which variants are tuned.
 pub const TUNING: &str = "tuning";
 /// Checkpoints of a peer that are kept to be measured: all.
@@ -126,23 +128,26 @@ impl Maker<'_> {
         let own = work.settings.iter().chain(&condition.settings).cloned();
         let local =
             ["local_steps", "mix_every"].map(|key| format!("gossip.{key}={}", work.local_steps));
+        let length = self.length(work, work.steps, condition);
         Workload {
             config: None,
-            settings: local.into_iter().chain(own).chain(self.length(work, work.steps)).collect(),
+            settings: local.into_iter().chain(own).chain(length).collect(),
             wan: condition.link.as_ref().map(|_| PathBuf::from(self.file)),
             rack: condition.racks,
         }
     }
 
     /// As many steps and as many points for every variant: checkpoints, which are measured after the run.
-    fn length(&self, work: &Work, steps: u64) -> [String; 6] {
+    fn length(&self, work: &Work, steps: u64, condition: &Condition) -> [String; 6] {
+        let is_quiet = condition.churn.is_none();
+        let lines = if is_quiet { PROGRESS_LINES } else { PROGRESS_LINES_OF_KILLED };
         [
             format!("run.steps={steps}"),
             format!("run.batch={}", work.batch),
             format!("node.checkpoint_every={}", self.plan.between_points(steps)),
             format!("node.checkpoints_kept={CHECKPOINTS_KEPT}"),
             "node.evaluate_every=0".to_owned(),
-            format!("node.metrics_every={}", (steps / PROGRESS_LINES).max(1)),
+            format!("node.metrics_every={}", (steps / lines).max(1)),
         ]
     }
 
@@ -161,7 +166,7 @@ impl Maker<'_> {
         }
         if alone {
             // The same samples in as many more steps.
-            settings.extend(self.length(work, work.steps * peers as u64));
+            settings.extend(self.length(work, work.steps * peers as u64, condition));
         }
         settings.extend(way.settings.iter().cloned().chain(tuned));
         let peers = if alone { 1 } else { peers };

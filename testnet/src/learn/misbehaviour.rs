@@ -133,6 +133,13 @@ pub(super) enum Labels {
     Shuffled,
 }
 
+/// By how many places the labels of so many samples move, so that every sample has another's: never by
+/// none, and by another number in the next step where there is one.
+fn rotation(step: u64, samples: usize) -> usize {
+    let others = samples.saturating_sub(1);
+    (step as usize).checked_rem(others).map_or(0, |places| 1 + places)
+}
+
 impl BatchSource for Mislabelled {
     fn shape(&self) -> SampleShape {
         self.source.shape()
@@ -148,9 +155,8 @@ impl BatchSource for Mislabelled {
                 batch.targets.iter_mut().for_each(|it| *it = most.saturating_sub(*it));
             }
             Labels::Shuffled => {
-                let count = batch.targets.len().max(1);
-                // A rotation by a number that no other step has gives every sample another's label.
-                batch.targets.rotate_left((1 + step as usize * 7 % count) % count);
+                let places = rotation(step, batch.targets.len());
+                batch.targets.rotate_left(places);
             }
         }
     }
@@ -228,5 +234,22 @@ impl Trainer for Astray {
 
     fn restore(&mut self, state: TrainerState<'_>) -> Result<(), TrainError> {
         self.trainer.restore(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shuffled_labels_are_another_samples_in_every_step() {
+        for samples in 2..40 {
+            for step in 0..200 {
+                assert!((1..samples).contains(&rotation(step, samples)), "{step} of {samples}");
+                let again = rotation(step, samples) == rotation(step + 1, samples);
+                assert_eq!(again, samples == 2, "{step} of {samples}");
+            }
+        }
+        assert_eq!([rotation(5, 0), rotation(5, 1)], [0, 0]);
     }
 }

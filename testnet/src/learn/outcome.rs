@@ -1,10 +1,14 @@
 //! What a variant with one seed gave: curves, bytes, staleness; and how it is measured.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
+use dnode_trainer::DataConfig;
 use serde::{Deserialize, Serialize};
 
+use super::case::{SimulatedCase, SimulatedVariant};
 use super::swarm::Evaluator;
+use crate::experiment::Condition;
 use crate::sim::Guarded;
 
 /// One variant with one seed.
@@ -14,6 +18,9 @@ pub struct Outcome {
     pub variant: String,
     /// The seed.
     pub seed: u64,
+    /// What it follows from besides the seed, in short: [`Outcome::digest_of`]. Files of before have none.
+    #[serde(default)]
+    pub digest: String,
     /// Parameters of the model.
     pub parameters: usize,
     /// The curve, in order; the last point is after the last step, on as many samples.
@@ -197,7 +204,61 @@ fn distance(replicas: &[Vec<f32>], mean: &[f32]) -> f64 {
     (total / replicas.len().max(1) as f64 / norm.max(f64::MIN_POSITIVE)).sqrt()
 }
 
+/// Hexadecimal digits of a digest: by chance two are equal once in 2⁶⁴.
+const DIGEST_LEN: usize = 16;
+
 impl Outcome {
+    /// A digest of all that an outcome follows from besides its seed, so that files of unlike experiments
+    /// are told apart. Of files of data only their own names count, whatever folder they are in.
+    #[must_use]
+    pub fn digest_of(case: &SimulatedCase, variant: &SimulatedVariant) -> String {
+        let SimulatedCase {
+            peers,
+            steps,
+            batch,
+            model,
+            data,
+            simulation,
+            condition,
+            factors,
+            evaluate_every,
+            scenario,
+            // These say what is run, and what outcomes are compared with.
+            name: _,
+            seeds: _,
+            targets: _,
+            reference: _,
+            variants: _,
+        } = case;
+        let own_name = |path: &Option<PathBuf>| path.as_ref()?.file_name().map(PathBuf::from);
+        let data = DataConfig {
+            path: own_name(&data.path),
+            vocabulary: own_name(&data.vocabulary),
+            tokenizer: own_name(&data.tokenizer),
+            ..data.clone()
+        };
+        // The settings of the condition are in those of model, data and variant.
+        let condition = Condition {
+            name: String::new(),
+            what: String::new(),
+            workloads: Vec::new(),
+            without: Vec::new(),
+            settings: Vec::new(),
+            ..condition.clone()
+        };
+        let variant = SimulatedVariant { name: String::new(), ..variant.clone() };
+        let sizes = (peers, steps, batch, evaluate_every);
+        let all = (sizes, model, data, simulation, condition, factors, scenario, variant);
+        let digest = blake3::hash(format!("{all:?}").as_bytes());
+        digest.to_hex()[..DIGEST_LEN].to_owned()
+    }
+
+    /// Whether it is of this variant of the case, as far as is known.
+    #[must_use]
+    pub fn is_of(&self, case: &SimulatedCase, variant: &SimulatedVariant) -> bool {
+        self.digest.is_empty() || self.digest == Self::digest_of(case, variant)
+    }
+
     /// How much higher the loss of the mean model is at the end than that of `reference`, percent.
     #[must_use]
     pub fn gap_to(&self, reference: &Self) -> f64 {
@@ -218,5 +279,59 @@ impl Outcome {
         let (high, low) = (before.quality.mean_model, point.quality.mean_model);
         let share = ((high - loss) / (high - low)).clamp(0.0, 1.0);
         Some(before.seconds + share * (point.seconds - before.seconds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Experiment;
+
+    const TINY: &str = include_str!("../../experiments/tiny.toml");
+
+    fn case(text: &str) -> SimulatedCase {
+        SimulatedCase::all(&Experiment::parse(text).unwrap(), None).unwrap().remove(0)
+    }
+
+    #[test]
+    fn an_outcome_of_something_else_is_known() {
+        let tiny = case(TINY);
+        let digest = Outcome::digest_of(&tiny, &tiny.variants[0]);
+        let outcome = Outcome { digest, ..Outcome::default() };
+        let is_of = |other: &SimulatedCase| outcome.is_of(other, &other.variants[0]);
+        assert!(is_of(&case(TINY)) && !outcome.is_of(&tiny, &tiny.variants[1]));
+        for (from, to) in [
+            ("peers = [8]", "peers = [4]"),
+            ("steps = 200", "steps = 100"),
+            ("batch = 16", "batch = 8"),
+            ("evaluations = 4", "evaluations = 5"),
+            ("step_time = \"100ms\"", "step_time = \"90ms\""),
+            ("hidden=[32]", "hidden=[16]"),
+            ("learning_rate=0.001", "learning_rate=0.002"),
+            ("data.kind=digits", "data.kind=digits\", \"data.skew=0.1"),
+            ("name = \"undisturbed\"", "name = \"slow\"\nslow = { factor = 4.0 }"),
+        ] {
+            assert!(TINY.contains(from), "{from}");
+            assert!(!is_of(&case(&TINY.replace(from, to))), "{to}");
+        }
+        assert!(!is_of(&case(TINY).under(crate::scenario::Scenario::default()).unwrap()));
+    }
+
+    #[test]
+    fn names_and_what_is_compared_do_not_count_and_neither_do_folders() {
+        let mut tiny = case(TINY);
+        tiny.data.path = Some("here/data.txt".into());
+        let digest = Outcome::digest_of(&tiny, &tiny.variants[0]);
+        let outcome = Outcome { digest, ..Outcome::default() };
+        tiny.data.path = Some("/elsewhere/data.txt".into());
+        (tiny.name, tiny.condition.what) = ("other".to_owned(), "in words".to_owned());
+        (tiny.seeds, tiny.targets) = (vec![7], vec![3.0]);
+        assert!(outcome.is_of(&tiny, &tiny.variants[0]));
+        tiny.data.path = Some("here/other.txt".into());
+        assert!(!outcome.is_of(&tiny, &tiny.variants[0]));
+        let mut of_before = serde_json::to_value(&outcome).unwrap();
+        of_before.as_object_mut().unwrap().remove("digest").unwrap();
+        let of_before: Outcome = serde_json::from_value(of_before).unwrap();
+        assert!(of_before.is_of(&tiny, &tiny.variants[0]));
     }
 }

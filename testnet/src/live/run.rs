@@ -154,6 +154,7 @@ impl<'a> ScenarioRun<'a> {
                 let silent = self.stage.slots().iter().position(waits);
                 let peer = silent.and_then(|peer| u32::try_from(peer).ok()).unwrap_or(0);
                 self.account.find(peer, 1, "did not begin to train".to_owned())?;
+                return Ok(());
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! `attack`: peers that attack their swarm, in the simulator, and what becomes of the honest ones.
 
 use clap::Args;
-use dnode_testnet::attack::{ATTACKS, Attack, AttackPlan, Row, Swarm, run, table};
+use dnode_testnet::attack::{ATTACKS, Attack, AttackPlan, Row, Swarm, rules, run, table};
 
 use super::{Failure, bad_usage, failed, say};
 
@@ -69,6 +69,14 @@ fn chosen(names: &[String]) -> Result<Vec<Attack>, Failure> {
     names.iter().map(find).collect()
 }
 
+/// The rules, whose names all are known.
+fn checked(names: &[String]) -> Result<Vec<String>, Failure> {
+    let unknown = names.iter().find(|name| !rules().any(|rule| rule == name.as_str()));
+    let Some(name) = unknown else { return Ok(names.to_vec()) };
+    let known: Vec<&str> = rules().collect();
+    Err(bad_usage(format!("--rule {name}: no such rule; there are {}", known.join(", "))))
+}
+
 pub(super) fn attack(arguments: &AttackArgs) -> Result<(), Failure> {
     if arguments.list {
         for attack in ATTACKS {
@@ -82,7 +90,7 @@ pub(super) fn attack(arguments: &AttackArgs) -> Result<(), Failure> {
     let plan = AttackPlan {
         attacks: if strengths.is_empty() { attacks } else { stronger.collect() },
         swarms: arguments.swarms.clone(),
-        rules: arguments.rules.clone(),
+        rules: checked(&arguments.rules)?,
         skews: [None].into_iter().chain(arguments.skew.map(Some)).collect(),
         seeds: arguments.seeds.clone(),
         steps: arguments.steps,
