@@ -98,6 +98,8 @@ enum Failure {
     Thread(io::Error),
     #[error("cannot write {what}: {reason}; is there room, and is the name free and writable?")]
     Write { what: String, reason: io::Error },
+    #[error("cannot write {0}: it exists already; choose another name, or remove it")]
+    Exists(String),
 }
 
 impl Failure {
@@ -107,6 +109,7 @@ impl Failure {
             | Self::Config(_)
             | Self::Backend(_)
             | Self::NoCheckpoint(_)
+            | Self::Exists(_)
             | Self::Generate(_)
             | Self::Export(
                 ExportError::Content { .. } | ExportError::Taken(_) | ExportError::Base(_),
@@ -364,14 +367,14 @@ fn evaluate(flags: &Eval) -> Result<(), Failure> {
 fn tokenizer(command: TokenizerCommand) -> Result<(), Failure> {
     match command {
         TokenizerCommand::Train { data, vocabulary, out } => {
-            let failed = |reason| Failure::Write { what: out.display().to_string(), reason };
-            // A file that is there is somebody's work; better to know before the training.
+            let failed = not_made(&out);
+            // Better to know before the training.
             if out.exists() {
                 return Err(failed(io::ErrorKind::AlreadyExists.into()));
             }
             let trained = language::train(&data, vocabulary)?;
             let made = std::fs::File::create_new(&out);
-            made.and_then(|mut made| made.write_all(trained.bytes())).map_err(failed)?;
+            made.and_then(|mut made| made.write_all(trained.bytes())).map_err(&failed)?;
             print(&language::show(&out, "")?)
         }
         TokenizerCommand::Show { path, text } => print(&language::show(&path, &text)?),
@@ -388,11 +391,9 @@ fn export((from, base): (&Path, Option<&Path>), folder: &Path) -> Result<(), Fai
 fn configure(command: &ConfigCommand) -> Result<(), Failure> {
     match command {
         ConfigCommand::Init { file } => {
-            let failed = |reason| Failure::Write { what: file.display().to_string(), reason };
-            // A file that is there is somebody's work.
             let made = std::fs::File::create_new(file);
             let text = reference_text();
-            made.and_then(|mut made| made.write_all(text.as_bytes())).map_err(failed)?;
+            made.and_then(|mut made| made.write_all(text.as_bytes())).map_err(not_made(file))?;
             print(&format!("{} has every key, commented out\n", file.display()))
         }
         ConfigCommand::Check(flags) => {
@@ -457,6 +458,15 @@ fn id(folder: &Path) -> Result<(), Failure> {
         None => Identity::load_or_create(&DataDir::open(folder)?)?,
     };
     print(&format!("{}\n", identity.peer()))
+}
+
+/// Why there is no new file of this name. One that is there is somebody's work, and stays.
+fn not_made(path: &Path) -> impl Fn(io::Error) -> Failure {
+    let what = path.display().to_string();
+    move |reason| {
+        let (is_there, what) = (reason.kind() == io::ErrorKind::AlreadyExists, what.clone());
+        if is_there { Failure::Exists(what) } else { Failure::Write { what, reason } }
+    }
 }
 
 fn print(text: &str) -> Result<(), Failure> {

@@ -36,8 +36,10 @@ fn a_configuration_is_made_checked_and_shown() {
         text
     };
     ok(&["config", "init", "run.toml"]);
-    let again = fault(folder.path(), &["config", "init", "run.toml"], 1);
-    assert!(again.starts_with("error: cannot write run.toml: File exists"), "{again}");
+    let exists =
+        "error: cannot write run.toml: it exists already; choose another name, or remove it";
+    assert_eq!(fault(folder.path(), &["config", "init", "run.toml"], 2), exists);
+    assert_eq!(fault(folder.path(), &["ticket", "run.toml"], 2), exists);
     ok(&["config", "check", "--config", "run.toml"]);
     let shown = ok(&["config", "show", "--config", "run.toml", "--steps", "7"]);
     let steps = shown.lines().find(|line| line.starts_with("steps = 7")).unwrap();

@@ -226,6 +226,57 @@ end(joined=joined[0], folder=os.path.relpath(callback.swarm.data_dir), step=outc
     assert second == {"joined": [60, 61], "folder": "out/dnode", "step": 100, "samples": 800}, second
 
 
+def test_steps_of_several_optimizers_in_a_batch_are_one_of_the_swarm(start: Start) -> None:
+    text = '''
+from types import SimpleNamespace
+def steps(batches, most, optimizers):
+    return SwarmCallback(run="several")._steps(
+        SimpleNamespace(estimated_stepping_batches=batches, max_steps=most, optimizers=[None] * optimizers)
+    )
+counted = [steps(40, 40, 2), steps(30, 41, 2), steps(10, 40, 2), steps(10, -1, 2), steps(40, 40, 1), steps(float("inf"), -1, 2)]
+Single = Module
+class Module(Single):
+    automatic_optimization = False
+    def training_step(self, batch, index):
+        for optimizer in self.optimizers():
+            loss = super().training_step(batch, index)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return {"loss": loss.detach()}
+    def configure_optimizers(self):
+        first, *rest = self.parameters()
+        return [torch.optim.SGD(part, lr=0.01) for part in ([first], rest)]
+callback = SwarmCallback(run="several", optimizer="all", **LOCAL)
+module, trainer = fit(1, callback, 40)
+outcome = callback.swarm.leave()
+end(counted=counted, step=outcome["step"], reason=outcome["reason"], taken=trainer.global_step)
+'''
+    found = _end(start("0", _script("lightning", text)))
+    assert found == {"counted": [20, 21, 10, 10, 40, None], "step": 20, "reason": "steps done", "taken": 40}, found
+
+
+def test_a_loss_that_was_divided_by_the_items_of_all_ranks_is_told_as_a_mean(start: Start) -> None:
+    text = '''
+from types import SimpleNamespace
+def told(world, across, **named):
+    """The loss that is told of two batches, of forwards with these losses."""
+    callback = SwarmCallback(run="parts")
+    for loss in (0.25, 0.5):
+        output = {"loss": torch.tensor(loss)}
+        callback._after_forward(torch.nn.Linear(1, 1), (torch.zeros(4, 1),), named, output)
+    args = SimpleNamespace(world_size=world, train_batch_size=4, gradient_accumulation_steps=2, **across)
+    callback.on_step_end(args, None, SimpleNamespace(should_training_stop=False))
+    return float(callback._host.loss)
+across = {"average_tokens_across_devices": True}
+parts = [told(1, across, num_items_in_batch=8), told(2, across, num_items_in_batch=16)]
+parts += [told(2, {"average_tokens_across_devices": False}, num_items_in_batch=8), told(2, {}, num_items_in_batch=8)]
+end(parts=parts, means=[told(2, across), told(2, across, num_items_in_batch=None)])
+'''
+    found = _end(start("0", _script("transformers", text)))
+    assert found == {"parts": [0.75, 1.5, 0.75, 0.75], "means": [0.375, 0.375]}, found
+
+
 #: Two ranks of a host, and one more process; a word for each framework makes the Trainer one of several.
 HOST = '''
 if len(sys.argv) == 3:

@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use super::{Failure, print};
+use super::{Failure, not_made, print};
 use crate::cli::Invite;
 use crate::membership;
 use crate::tools::members::{self, Wanted};
@@ -41,7 +41,6 @@ fn hand_out(
         }
         return print(&text);
     };
-    let failed = |reason| Failure::Write { what: file.display().to_string(), reason };
-    membership::write_new(file, &text).map_err(failed)?;
+    membership::write_new(file, &text).map_err(not_made(file))?;
     print(&format!("{} has {has}\n", file.display()))
 }

@@ -62,7 +62,9 @@ class SwarmCallback(_Callback):  # type: ignore[misc]
     :param monitor: the name of the metric that is told to the swarm as held-out loss, for example
         ``"val_loss"``.
     :param settings: what else :func:`dnode.join` takes. ``steps`` is what the Trainer will do of them unless
-        given, ``data_dir`` is ``dnode`` in its ``log_dir``, and ``resume`` follows its ``ckpt_path``.
+        given. Its ``max_steps`` counts the steps of every optimizer: of two the swarm has half as many, as
+        each is to step once in a batch. ``data_dir`` is ``dnode`` in its ``log_dir``, and ``resume`` follows
+        its ``ckpt_path``.
     """
 
     def __init__(
@@ -95,16 +97,24 @@ class SwarmCallback(_Callback):  # type: ignore[misc]
             raise ConfigError(f'join with {strategy}: its ranks have parts of the weights; take strategy="ddp"')
         self._optimizer = self._chosen(trainer.optimizers)
         self._batches, self._stepped = Accumulated(), False
-        steps = trainer.estimated_stepping_batches
+        steps = self._steps(trainer)
         root = trainer.log_dir or trainer.default_root_dir
         self._host.join(
             pl_module,
             self._optimizer,
             speaks=bool(trainer.is_global_zero),
-            steps=int(steps) if 0 < steps < math.inf else None,
+            steps=steps,
             data_dir=Path(self._saved) if self._saved is not None else Path(root) / "dnode",
             resume=self._saved is not None,
         )
+
+    def _steps(self, trainer: Any) -> Optional[int]:
+        """Steps of the swarm that the Trainer will do, where there is an end."""
+        steps: float = trainer.estimated_stepping_batches
+        if trainer.max_steps > 0:
+            # It stops when the steps of all its optimizers together are so many.
+            steps = min(steps, math.ceil(trainer.max_steps / max(1, len(trainer.optimizers))))
+        return int(steps) if 0 < steps < math.inf else None
 
     def _chosen(self, optimizers: list[torch.optim.Optimizer]) -> Optional[torch.optim.Optimizer]:
         if self._which == "all":

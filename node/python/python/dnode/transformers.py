@@ -104,6 +104,9 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         """Takes a step of the swarm."""
         loss, samples = self._batches.take(self._parts)
+        if loss is not None and self._parts and getattr(args, "average_tokens_across_devices", False):
+            # The model has divided by the items of all ranks. The Trainer makes up for that outside of it.
+            loss = loss * max(1, args.world_size)
         if getattr(given.get("optimizer"), "step_was_skipped", False):
             loss = None
         samples = samples or args.train_batch_size * args.gradient_accumulation_steps

@@ -30,6 +30,10 @@ use crate::training::{Position, TrainingProgress};
 const EVERY: Duration = Duration::from_secs(1);
 /// Time between two measurements of this process's memory.
 const MEMORY_EVERY: Duration = Duration::from_secs(5);
+/// After so many times the time between two reports of the training thread without one there is no rate.
+const QUIET_REPORTS: u32 = 4;
+/// Not before this time, in which an evaluation or a checkpoint ends (guess).
+const QUIET_MIN: Duration = Duration::from_secs(10);
 /// Largest number of events that are shown: several screens of them.
 const EVENTS_MAX: usize = 100;
 /// Peers beside neighbours of which is known that the log has named them (guess: more than come and go).
@@ -63,6 +67,8 @@ pub(crate) struct Viewing {
     exchanged: BTreeMap<PeerId, Instant>,
     trains: bool,
     finished: bool,
+    /// When the training thread last reported, and how long after the report before.
+    reported: (Instant, Duration),
     progress: Shown,
     shares: Option<Shares>,
     events: VecDeque<Event>,
@@ -137,6 +143,7 @@ impl Viewing {
             exchanged: BTreeMap::new(),
             trains: false,
             finished: false,
+            reported: (started, Duration::ZERO),
             progress: Shown::default(),
             shares: None,
             events: VecDeque::new(),
@@ -189,12 +196,14 @@ impl Viewing {
         self.facts.steps = steps;
     }
 
-    pub(super) const fn begins(&mut self) {
+    pub(super) fn begins(&mut self) {
         self.trains = true;
+        self.reported.0 = Instant::now();
     }
 
     pub(super) const fn finishes(&mut self) {
         self.finished = true;
+        self.progress.samples_per_s = 0.0;
     }
 
     pub(super) fn exchanged(&mut self, peer: PeerId) {
@@ -205,7 +214,9 @@ impl Viewing {
     pub(super) fn progress(&mut self, progress: &TrainingProgress) {
         self.progress.loss = number(progress.loss);
         self.progress.learning_rate = progress.learning_rate;
-        self.progress.samples_per_s = progress.samples_per_s;
+        let now = Instant::now();
+        self.reported = (now, now.duration_since(self.reported.0));
+        self.progress.samples_per_s = if self.finished { 0.0 } else { progress.samples_per_s };
         self.progress.batch = progress.batch;
         self.progress.wait_s = progress.wait_s;
         self.sketch = folded(progress.sketch.as_slice());
@@ -261,6 +272,9 @@ impl Viewing {
         self.progress.samples = position.samples;
         self.progress.commits = position.clock.0;
         self.progress.staleness = core.staleness();
+        if is_quiet(now.duration_since(self.reported.0), self.reported.1) {
+            self.progress.samples_per_s = 0.0;
+        }
         if now.duration_since(self.memory.1) >= MEMORY_EVERY {
             self.memory = (memory_bytes(), now);
         }
@@ -441,6 +455,11 @@ impl Viewing {
     }
 }
 
+/// Whether training stands still, where the last report came so long ago, and so long after the one before.
+fn is_quiet(since: Duration, between: Duration) -> bool {
+    since > between.saturating_mul(QUIET_REPORTS).max(QUIET_MIN)
+}
+
 fn number(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
@@ -470,5 +489,18 @@ pub(crate) const fn path(carrier: Option<Carrier>, connection: Connection) -> &'
         (Some(Carrier::Stream), Connection::Tcp) => "stream over TCP",
         (Some(Carrier::Stream), Connection::Relayed) => "stream through a relay",
         (None, _) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn training_stands_still_after_some_times_without_a_report_and_not_at_once() {
+        let seconds = Duration::from_secs;
+        assert!(!is_quiet(seconds(9), Duration::ZERO) && is_quiet(seconds(11), Duration::ZERO));
+        // Steps of a large model take long.
+        assert!(!is_quiet(seconds(110), seconds(30)) && is_quiet(seconds(130), seconds(30)));
     }
 }

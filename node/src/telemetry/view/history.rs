@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::ser::SerializeSeq as _;
 use serde::{Serialize, Serializer};
 
-use super::{Snapshot, State};
+use super::{Peer, Snapshot, State};
 
 /// Most peers whose numbers are kept. A further one is kept only in place of a peer that is no longer
 /// known.
@@ -21,8 +21,8 @@ const ROWS_TOLD_MIN: usize = 8;
 const NEWS_S: f64 = 0.5;
 
 /// The columns that are kept of each peer. The position is in steps of the run, losses are in nats,
-/// rates are per second. The column of waiting is the share of time for which a staleness bound blocked
-/// training.
+/// rates are per second. The column of waiting is the share of time for which training has waited for others:
+/// at a staleness bound, or for the other ranks.
 pub(super) const PEER_COLUMNS: [&str; 9] = [
     "time_s",
     "position",
@@ -106,13 +106,13 @@ impl History {
     pub(super) fn add(&mut self, snapshot: &Snapshot) {
         let living = |state| !matches!(state, State::Suspected | State::Gone);
         for peer in &snapshot.peers {
-            if peer.loss.is_none() || !self.has_place(&peer.id, snapshot) {
+            if !self.has_reported(peer) || !self.has_place(&peer.id, snapshot) {
                 continue;
             }
             let track = self.peers.entry(peer.id.clone()).or_default();
             track.add(peer, snapshot.time_s - peer.age_s);
         }
-        if snapshot.peers.iter().all(|peer| peer.loss.is_none()) {
+        if self.peers.is_empty() {
             return;
         }
         let there = || snapshot.peers.iter().filter(|peer| living(peer.state));
@@ -123,6 +123,14 @@ impl History {
             snapshot.consensus.map_or(f64::NAN, |consensus| consensus.relative),
             snapshot.progress.staleness as f64,
         ]);
+    }
+
+    /// Whether a peer has said how its training goes. Where losses are not told, its place in the run and
+    /// its rate say so: before its first report it has none, and a neighbour that was not heard of has no
+    /// place.
+    fn has_reported(&self, peer: &Peer) -> bool {
+        let trains = peer.samples_per_s > 0.0 || self.peers.contains_key(&peer.id);
+        peer.loss.is_some() || peer.position > 0 && trains
     }
 
     /// Whether `id` is kept, or there is room for it. A peer that is no longer known gives up its place.
@@ -151,7 +159,7 @@ impl History {
 }
 
 impl Track {
-    fn add(&mut self, peer: &super::Peer, said_s: f64) {
+    fn add(&mut self, peer: &Peer, said_s: f64) {
         let last = self.last;
         let position = peer.position;
         let is_over = peer.state == State::Finished && position == last.position;
@@ -263,7 +271,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::telemetry::view::{Consensus, Peer};
+    use crate::telemetry::view::Consensus;
 
     fn snapshot(peers: usize, second: u64) -> Snapshot {
         let peer = |index: usize| Peer {
@@ -324,6 +332,29 @@ mod tests {
         assert_eq!(column(&history, "held_out")[9], None);
         let swarm = &told(&history)["swarm"][99];
         assert_eq!(swarm.to_string(), "[99.0,1.0,0.0,0.5,0.0]");
+    }
+
+    #[test]
+    fn who_tells_no_losses_has_its_other_curves_from_its_first_report_on() {
+        let mut history = History::default();
+        for second in 0..10_u32 {
+            let mut snapshot = snapshot(2, u64::from(second));
+            // It resumes at a later step, and reports from the fourth second on.
+            let peer = &mut snapshot.peers[0];
+            peer.position += 100;
+            peer.samples_per_s = if second < 4 { 0.0 } else { 50.0 };
+            // The other one is a neighbour that was not heard of.
+            snapshot.peers[1].position = 0;
+            snapshot.peers[1].samples_per_s = 50.0;
+            for peer in &mut snapshot.peers {
+                peer.loss = None;
+            }
+            history.add(&snapshot);
+        }
+        assert_eq!(history.peers.len(), 1);
+        assert_eq!(column(&history, "loss"), [None; 6]);
+        assert_eq!(column(&history, "samples_per_s"), [Some(50.0); 6]);
+        assert_eq!(told(&history)["swarm"].as_array().unwrap().len(), 6);
     }
 
     #[test]
