@@ -52,7 +52,8 @@ use network::network_config;
 pub use network::with_peers_file;
 pub use outcome::{LastEvaluation, Outcome};
 use share::stream;
-use starting::{Beginning, audit as audit_log, core, enter, metrics as metrics_of, noise, replica};
+use starting::{Beginning, audit as audit_log, core, enter, metrics as metrics_of, noise};
+use starting::{replica, with_end};
 use terms::{kept_snapshots, observes, plan, terms};
 
 /// Threads of the runtime, for network and driver: the CPU cores are left to the trainer.
@@ -72,7 +73,8 @@ pub struct Options {
     /// What a custom trainer is, and how others join its run. Without it the trainer goes by the name
     /// of its type ([`Trainer::kind`]), and the line for others has the address alone.
     pub identity: Option<TrainerIdentity>,
-    /// Whether a person has set `run.steps`. If not, a joiner ends at the step at which the swarm ends.
+    /// Whether a person has set `run.steps`. If not, a joiner ends at the step at which the swarm ends, and one
+    /// that resumes at the one at which it was to end before.
     pub steps_given: bool,
     /// A ticket of the closed run to join. Without one, the data directory and the configuration say
     /// what the run is: a peer that begins one draws a secret, unless `network.open` is set, and a peer
@@ -322,8 +324,9 @@ pub async fn join(
     let (digest, first_step) = first_step(&config, wanted, (trainer.as_mut(), resume));
     let description = trainer.describe()?;
     let from = (&dir, &run, &description);
-    let Beginning { replica, position, contents, tail_average } =
-        replica(&config, (trainer, fragments), from, resume)?;
+    let mut beginning = replica(&config, (trainer, fragments), from, resume)?;
+    let config = with_end(config, steps_given, &mut beginning);
+    let Beginning { replica, position, contents, tail_average, .. } = beginning;
     let lacks_weights = initial::lacks(&config.model, position);
     let (snapshots, kept) = kept_snapshots(&config, (fragments, position));
     let noise = noise(&config, &dir, position)?;
@@ -371,6 +374,7 @@ pub async fn join(
         Network::start(Member::with(member, NetworkConfig { remembered, secret, ..network }))?;
     let core = core((&identity, dir.life()), gossip, (fragments, position.clock));
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
+    let core = core.having_done(position.samples);
     let core = match observes {
         Some(every) => core.observing(every),
         None if lacks_weights => core.awaiting_model(),

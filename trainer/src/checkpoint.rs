@@ -79,6 +79,8 @@ pub struct Checkpoint<'a> {
     pub step: u64,
     /// Where the swarm stood in the run, millionths of a step of the run.
     pub micro_steps: u64,
+    /// Step at which the run ends.
+    pub end: u64,
     /// Samples processed.
     pub samples: u64,
     /// Commits done.
@@ -111,6 +113,8 @@ pub struct Loaded {
     /// Where the swarm stood in the run, millionths of a step of the run; `None` in a checkpoint of
     /// a version in which that was the local steps done.
     pub micro_steps: Option<u64>,
+    /// Step at which the run was to end; `None` in a checkpoint of an earlier version.
+    pub end: Option<u64>,
     /// Samples processed.
     pub samples: u64,
     /// Commits done.
@@ -161,13 +165,15 @@ impl Loaded {
 }
 
 /// Writes a checkpoint into the folder `checkpoints`, then removes old ones up to this step but
-/// for the newest `kept`, or [`CHECKPOINTS_KEPT_MIN`] where that is more.
+/// for the newest `kept`, or [`CHECKPOINTS_KEPT_MIN`] where that is more. Where all of those hold numbers
+/// that are not finite, the newest whose numbers are stays, too: a run that has gone wrong leaves one to go on
+/// from.
 ///
 /// Files are written to a hidden folder and forced to the disk before it gets its name, so that a
 /// crash at any moment leaves a whole checkpoint. A checkpoint of the same step is replaced.
 ///
 /// # Errors
-/// [`CheckpointError::Write`]; the earlier checkpoints are untouched then.
+/// [`CheckpointError::Write`] or [`CheckpointError::TooLong`]; the earlier checkpoints are untouched then.
 ///
 /// # Panics
 /// When the contents are not those of every fragment of a sum of contributions.
@@ -239,11 +245,12 @@ pub fn load_next(
                 check_run(&directory, &manifest, run)?;
                 match Stored::open(&directory, &manifest, (layout, fragments), description) {
                     Ok((stored, contents)) => {
-                        let Manifest { step, micro_steps, samples, clock, .. } = manifest;
+                        let Manifest { step, micro_steps, end, samples, clock, .. } = manifest;
                         let clock = Clock(clock);
                         return Ok(Some(Loaded {
                             step,
                             micro_steps,
+                            end,
                             samples,
                             clock,
                             contents,
@@ -345,20 +352,25 @@ fn write(writing: &Path, checkpoint: &Checkpoint<'_>) -> Result<(), CheckpointEr
         let path = writing.join(name);
         tensors::write(&path, tensors, metadata).map_err(CheckpointError::write(&path))
     };
-    let mut files = vec![
-        put(PARAMETERS, &parameter_tensors(held, None), Some(metadata::of(checkpoint, None)))?,
-        put(STATE, &state_tensors(held, &contents, &trainer), None)?,
-    ];
+    let state = state_tensors(held, &contents, &trainer);
+    tensors::check_length(&state, stored::state_bytes_max(held.fragments()))
+        .map_err(|reason| CheckpointError::TooLong { path: writing.join(STATE), reason })?;
+    let parameters =
+        put(PARAMETERS, &parameter_tensors(held, None), Some(metadata::of(checkpoint, None)))?;
+    let state = put(STATE, &state, None)?;
+    let is_finite = parameters.is_finite && state.is_finite;
+    let mut files = vec![parameters.entry, state.entry];
     if let Some(average) = checkpoint.tail_average {
         let metadata = metadata::of(checkpoint, Some(average.moments()));
-        files.push(put(TAIL_AVERAGE, &parameter_tensors(held, Some(average)), Some(metadata))?);
+        let tensors = parameter_tensors(held, Some(average));
+        files.push(put(TAIL_AVERAGE, &tensors, Some(metadata))?.entry);
     }
     if let Some(tokenizer) = checkpoint.description.tokenizer() {
         let path = writing.join(TOKENIZER_FILE);
         let written = tensors::write_bytes(&path, tokenizer);
         files.push(written.map_err(CheckpointError::write(&path))?);
     }
-    let manifest = Manifest::new(checkpoint, &trainer, files);
+    let manifest = Manifest::new(checkpoint, &trainer, (files, is_finite));
     manifest.write(writing).map_err(CheckpointError::write(writing))?;
     sync_folder(writing).map_err(CheckpointError::write(writing))
 }
@@ -441,8 +453,15 @@ fn put_in_place(
 fn remove_old(checkpoints: &Path, kept: usize, step: u64) {
     remove_hidden(checkpoints, REPLACED);
     let (all, kept) = (list(checkpoints).unwrap_or_default(), kept.max(CHECKPOINTS_KEPT_MIN));
-    for (_, directory) in all.iter().filter(|(of, _)| *of <= step).skip(kept) {
-        let _ = fs::remove_dir_all(directory);
+    let up_to_now = all.iter().filter(|(of, _)| *of <= step).map(|(_, directory)| directory);
+    let mut sound = false;
+    for (index, directory) in up_to_now.enumerate() {
+        let is_first =
+            !sound && Manifest::read(directory).is_ok_and(|manifest| manifest.is_sound());
+        sound |= is_first;
+        if index >= kept && !is_first {
+            let _ = fs::remove_dir_all(directory);
+        }
     }
 }
 

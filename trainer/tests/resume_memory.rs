@@ -62,6 +62,7 @@ fn train(folder: &Path) {
         description: &description,
         step: STEPS,
         micro_steps: 0,
+        end: STEPS,
         samples: 4 * STEPS,
         clock: Clock(1),
         contents: &[],

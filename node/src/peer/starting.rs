@@ -13,7 +13,7 @@ use super::about::about;
 use super::membership::{self, Entrance};
 use super::memory::with_mixing;
 use super::rules::{commit_noise, replica_config, slow_in_file};
-use crate::config::{Config, trust_settings};
+use crate::config::{Config, STEPS_MAX, trust_settings};
 use crate::storage::data_dir::DataDir;
 use crate::storage::identity::Identity;
 use crate::telemetry::audit::AuditLog;
@@ -27,6 +27,8 @@ pub(super) struct Beginning {
     /// New, or from the newest good checkpoint.
     pub(super) replica: Replica,
     pub(super) position: Position,
+    /// Step at which the run was to end, where that was kept.
+    pub(super) end: Option<u64>,
     /// The contributions that it contains.
     pub(super) contents: Vec<Versions>,
     /// What was averaged over the last part of the run.
@@ -65,7 +67,7 @@ pub(super) fn replica(
                 tracing::warn!("no checkpoint in {}: begins anew", checkpoints.display());
             }
             let (position, contents) = (Position::default(), Vec::new());
-            return Ok(Beginning { replica, position, contents, tail_average: None });
+            return Ok(Beginning { replica, position, end: None, contents, tail_average: None });
         };
         if !resume {
             let folder = config.node.data_dir.display().to_string();
@@ -84,11 +86,27 @@ pub(super) fn replica(
     let position = Position { step, micro_steps, samples, clock };
     newest.restore(&mut replica)?;
     tracing::info!(step = position.step, commits = position.clock.0, "resuming");
-    if position.run_steps() >= config.run.steps {
-        tracing::warn!("all {} steps are done: a larger --steps goes on", config.run.steps);
+    let (end, tail_average) = (newest.end, newest.tail_average()?);
+    Ok(Beginning { replica, position, end, contents: newest.contents, tail_average })
+}
+
+/// The configuration of a peer that begins so. Where no person has set an end, the run ends where it was to
+/// end before, so that the schedule of the learning rate goes on as it was. Where it ends elsewhere, what was
+/// averaged was another part of it, and is dropped.
+pub(super) fn with_end(mut config: Config, steps_given: bool, begins: &mut Beginning) -> Config {
+    let endless = config.run.steps >= STEPS_MAX.unsigned_abs();
+    if let Some(end) = begins.end.filter(|end| *end > 0 && !steps_given && !endless) {
+        config.run.steps = end;
+        begins.replica.set_steps(end);
     }
-    let tail_average = newest.tail_average()?;
-    Ok(Beginning { replica, position, contents: newest.contents, tail_average })
+    let (at, end) = (begins.position, config.run.steps);
+    if begins.end.is_some_and(|before| before != end) {
+        begins.tail_average = None;
+    }
+    if at != Position::default() && at.run_steps() >= end {
+        tracing::warn!("all {end} steps are done: a larger --steps goes on");
+    }
+    config
 }
 
 /// The data directory, which is bound to the run, and whether it was bound to none before; the identity that is
@@ -187,4 +205,30 @@ fn random_seed() -> [u8; 32] {
     let mut seed = [0; 32];
     rand::rng().fill_bytes(&mut seed);
     seed
+}
+
+#[cfg(test)]
+mod tests {
+    use dnode_trainer::IdleTrainer;
+
+    use super::*;
+    use crate::config::Settings;
+
+    #[test]
+    fn a_mean_is_of_the_last_part_of_one_run_alone() {
+        let keeps = |steps, steps_given| {
+            let replica = Replica::new(Box::new(IdleTrainer::new(vec![0.0; 2]).unwrap()), None);
+            let tail_average = Some(TailAverage::begin(&replica));
+            let (position, contents) = (Position::default(), Vec::new());
+            let end = Some(100);
+            let mut begins = Beginning { replica, position, end, contents, tail_average };
+            let mut config = Settings::new().resolve().unwrap();
+            config.run.steps = steps;
+            let config = with_end(config, steps_given, &mut begins);
+            (config.run.steps, begins.tail_average.is_some())
+        };
+        assert_eq!(keeps(100, true), (100, true));
+        assert_eq!(keeps(50, false), (100, true), "it ends where it was to end");
+        assert_eq!(keeps(105, true), (105, false));
+    }
 }

@@ -151,7 +151,7 @@ impl Plan {
     pub(super) fn save(
         &self,
         lag: &CheckpointLag,
-        at: Position,
+        (at, end): (Position, u64),
         contents: &[Versions],
         (replica, tail_average): (Source<'_>, Option<&TailAverage>),
     ) -> Result<Saved, NotSaved> {
@@ -162,6 +162,7 @@ impl Plan {
             description,
             step,
             micro_steps,
+            end,
             samples,
             clock,
             contents,

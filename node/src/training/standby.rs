@@ -17,6 +17,8 @@ use crate::storage::checkpoint_lag::CheckpointLag;
 #[derive(Debug)]
 pub(super) struct Before {
     pub(super) position: Position,
+    /// Step at which the run ends.
+    pub(super) end: u64,
     /// Which contributions the replica contains, if it is a sum of them.
     pub(super) contents: Vec<Versions>,
     pub(super) replica: ReplicaCopy,
@@ -94,10 +96,10 @@ impl Standby {
 impl Before {
     /// Writes the last checkpoint and tells of it as the training thread does.
     pub(super) fn write(self, plan: &Plan, lag: &CheckpointLag, tell: impl Fn(Report)) {
-        let Self { position, contents, replica } = self;
+        let Self { position, end, contents, replica } = self;
         tell(Report::Saving { position });
         // An average over the last part of the run begins anew in the next start.
-        let saved = plan.save(lag, position, &contents, (Source::Copy(&replica), None));
+        let saved = plan.save(lag, (position, end), &contents, (Source::Copy(&replica), None));
         let mut ending = Ending { position, ..Ending::default() };
         match saved {
             Ok(saved) => {

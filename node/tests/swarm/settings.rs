@@ -168,6 +168,16 @@ fn a_joiner_ends_with_the_swarm_unless_it_is_told_its_end() {
     assert!(line.contains("--steps 100000000, where the swarm ends"), "{line}");
     wait_log(&told, &["uses run.steps 100000000, you 25"]);
     wait_log(&first, &["uses run.steps 25, you 100000000"]);
+    // It resumes with that end before it hears anybody.
+    joiner.signal("INT");
+    joiner.wait_exit();
+    let alone = ["--set", "run.batch=16", "--set", "gossip.balance=off", "--resume"];
+    let again = Peer::start(&root, "1", &alone);
+    let start = wait("its second start", || {
+        let starts = again.metrics().into_iter().filter(|line| line["kind"] == "start");
+        starts.skip(1).last()
+    });
+    assert_eq!(start["config"]["run"]["steps"], 100_000_000, "{start}");
 }
 
 #[test]

@@ -143,6 +143,7 @@ fn sound_checkpoint() -> &'static [(String, Vec<u8>)] {
             description: &description,
             step: 7,
             micro_steps: 7_000_000,
+            end: 9,
             samples: 28,
             clock: Clock(1),
             contents: &[],

@@ -33,6 +33,14 @@ pub enum CheckpointError {
         /// The system's words.
         source: io::Error,
     },
+    /// The trainer keeps so much that the checkpoint could never be loaded; earlier ones are untouched.
+    #[error("write checkpoint {}: {reason}; have the trainer keep less", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// What is too long, and the bound.
+        reason: String,
+    },
     /// The folder of checkpoints cannot be listed.
     #[error("list checkpoints in {}: {source}; make it readable, or use another data directory", path.display())]
     List {

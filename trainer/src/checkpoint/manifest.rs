@@ -31,6 +31,9 @@ pub(super) struct Manifest {
     /// Position in the run, millionths of a step.
     #[serde(default)]
     pub(super) micro_steps: Option<u64>,
+    /// Step at which the run was to end.
+    #[serde(default)]
+    pub(super) end: Option<u64>,
     pub(super) clock: u64,
     pub(super) samples: u64,
     /// Whether there are live weights and outer momentum beside the parameters.
@@ -38,6 +41,9 @@ pub(super) struct Manifest {
     /// The trainer's tensors, in its order.
     pub(super) trainer_tensors: Vec<String>,
     files: Vec<FileEntry>,
+    /// Whether all weights are finite; not known of a checkpoint of an earlier version.
+    #[serde(default)]
+    is_finite: Option<bool>,
 }
 
 /// Only what tells formats apart.
@@ -50,7 +56,7 @@ impl Manifest {
     pub(super) fn new(
         checkpoint: &Checkpoint<'_>,
         trainer: &TrainerState<'_>,
-        files: Vec<FileEntry>,
+        (files, is_finite): (Vec<FileEntry>, bool),
     ) -> Self {
         let fields = checkpoint.run.fields().iter();
         Self {
@@ -59,11 +65,13 @@ impl Manifest {
             run_fields: fields.map(|field| (field.name.clone(), field.value.clone())).collect(),
             step: checkpoint.step,
             micro_steps: Some(checkpoint.micro_steps),
+            end: Some(checkpoint.end),
             clock: checkpoint.clock.0,
             samples: checkpoint.samples,
             outer: checkpoint.replica.momentum().is_some(),
             trainer_tensors: trainer.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
             files,
+            is_finite: Some(is_finite),
         }
     }
 
@@ -96,6 +104,11 @@ impl Manifest {
             return Err(fail(&format!("expected format {FORMAT}, found {format}")));
         }
         serde_json::from_slice(&text).map_err(|error| fail(&error))
+    }
+
+    /// Whether a run can go on from it, as far as the manifest says.
+    pub(super) fn is_sound(&self) -> bool {
+        self.is_finite != Some(false)
     }
 
     /// The entry of the file `name`.

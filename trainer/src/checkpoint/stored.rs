@@ -88,10 +88,7 @@ impl Stored {
             let allowed = 1..TOKENIZER_BYTES_MAX + 1;
             checked(directory, manifest.file(TOKENIZER_FILE)?, &allowed)?;
         }
-        // Beside vectors: header and small tensors, and what fragments contain.
-        let beside = HEADER_MAX + contents::bytes_max(fragments.count()) as u64;
-        let most = STATE_VECTORS_MAX * size + beside;
-        let allowed = Allowed { bytes: 0..most + 1, header: HEADER_MAX };
+        let allowed = Allowed { bytes: 0..state_bytes_max(fragments) + 1, header: HEADER_MAX };
         let state = reading::open(directory, manifest.file(STATE)?, &allowed)?;
         let lengths = lengths(&state, manifest.outer, fragments)?;
         let contents = contents(&state, &lengths, fragments)?;
@@ -124,6 +121,13 @@ impl Stored {
     pub(super) fn restore(&mut self, replica: &mut Replica) -> Result<(), TrainError> {
         replica.restore_from(self)
     }
+}
+
+/// Bytes of a state at most.
+pub(super) fn state_bytes_max(fragments: Fragments) -> u64 {
+    let vectors = STATE_VECTORS_MAX * 4 * fragments.parameters() as u64;
+    // Beside vectors: header and small tensors, and what fragments contain.
+    vectors + HEADER_MAX + contents::bytes_max(fragments.count()) as u64
 }
 
 fn lengths(state: &TensorFile, outer: bool, fragments: Fragments) -> Result<Lengths, String> {

@@ -9,9 +9,10 @@ use std::path::Path;
 use safetensors::tensor::Dtype;
 use serde::{Deserialize, Serialize};
 
+use super::TRAINER;
 use crate::files::write_new;
 use crate::replica::Source;
-use crate::tensor_file::TensorWriter;
+use crate::tensor_file::{self, HEADER_MAX, TensorWriter};
 use crate::trainer_state::StateValues;
 
 /// Elements written at once.
@@ -121,28 +122,63 @@ impl<'a> Tensor<'a> {
     }
 }
 
+/// A file that was written.
+pub(super) struct Written {
+    pub(super) entry: FileEntry,
+    /// Whether all numbers are finite, those of the trainer's own tensors left out.
+    pub(super) is_finite: bool,
+}
+
+/// What a header tells of the tensors.
+fn infos<'t>(tensors: &'t [Tensor<'_>]) -> impl Iterator<Item = (&'t str, &'t [usize], Dtype)> {
+    tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice(), tensor.dtype()))
+}
+
+/// Refuses what is longer than a state of so many bytes may be: it could never be read again.
+pub(super) fn check_length(tensors: &[Tensor<'_>], most: u64) -> Result<(), String> {
+    let data: usize = infos(tensors)
+        .map(|(_, shape, dtype)| dtype.bitsize() / 8 * shape.iter().product::<usize>())
+        .sum();
+    let header =
+        tensor_file::header(infos(tensors), None).map_err(|error| error.to_string())?.len();
+    let refuse = |what: &str, most: u64, found: usize| {
+        Err(format!("{what} has {found} bytes, and no more than {most} can be read again"))
+    };
+    if header as u64 > HEADER_MAX {
+        return refuse("the list of the trainer's tensors", HEADER_MAX, header);
+    }
+    if (header + data) as u64 > most {
+        return refuse("the trainer's state", most, header + data);
+    }
+    Ok(())
+}
+
 /// Writes a file and forces it to the disk.
 pub(super) fn write(
     path: &Path,
     tensors: &[Tensor<'_>],
     metadata: Option<BTreeMap<String, String>>,
-) -> io::Result<FileEntry> {
-    let infos = tensors
-        .iter()
-        .map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice(), tensor.dtype()));
-    let mut file = TensorWriter::create(path, infos, metadata)?;
+) -> io::Result<Written> {
+    let mut file = TensorWriter::create(path, infos(tensors), metadata)?;
     let mut bytes = Vec::with_capacity(8 * CHUNK);
+    let mut is_finite = true;
     for tensor in tensors {
         let elements = tensor.shape.iter().product();
+        let floats = tensor.dtype() == Dtype::F32 && !tensor.name.starts_with(TRAINER);
         for start in (0..elements).step_by(CHUNK) {
             let range = start..elements.min(start + CHUNK);
             bytes.clear();
             tensor.read(range, &mut bytes);
+            is_finite &= !floats || all_finite(&bytes);
             file.put(&bytes)?;
         }
     }
     let (bytes, hash) = file.finish()?;
-    Ok(entry(path, bytes, hash))
+    Ok(Written { entry: entry(path, bytes, hash), is_finite })
+}
+
+fn all_finite(bytes: &[u8]) -> bool {
+    bytes.as_chunks().0.iter().all(|&word| f32::from_le_bytes(word).is_finite())
 }
 
 /// As [`write`] of what is in memory.

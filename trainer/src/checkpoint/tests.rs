@@ -78,13 +78,15 @@ fn replica(outer: Option<OuterStep>, steps: u64) -> Replica {
     mixed(Mixer::Exchange, outer, steps)
 }
 
+fn plain(x: Vec<f32>) -> Plain {
+    let moments = [vec![0.0; x.len()], vec![0.0]];
+    Plain { layout: layout(), x, moments }
+}
+
 fn mixed(mixer: Mixer, outer: Option<OuterStep>, steps: u64) -> Replica {
-    let layout = layout();
-    let parameters = layout.parameters();
-    let x = (0..parameters).map(|i| (i as f32 * 0.1).sin()).collect();
-    let plain = Plain { layout, x, moments: [vec![0.0; parameters], vec![0.0]] };
+    let x = (0..layout().parameters()).map(|i| (i as f32 * 0.1).sin()).collect();
     let config = ReplicaConfig { mixer, outer, fragments: fragments(), clip: None };
-    let mut replica = Replica::with(Box::new(plain), config);
+    let mut replica = Replica::with(Box::new(plain(x)), config);
     for step in 0..steps {
         replica.step(StepId::alone(step)).unwrap();
         if step % 4 == 3 {
@@ -144,6 +146,7 @@ fn save_told(
         description,
         step,
         micro_steps,
+        end: 2 * step,
         samples,
         clock,
         contents,
@@ -233,7 +236,7 @@ fn a_loaded_checkpoint_continues_as_if_nothing_had_happened() {
         assert!(saved.parameters.is_file());
         let mut loaded = load(folder.path()).unwrap().unwrap();
         assert_eq!((loaded.step, loaded.samples, loaded.clock), (10, 320, Clock(2)));
-        assert_eq!(loaded.micro_steps, Some(15_000_000));
+        assert_eq!((loaded.micro_steps, loaded.end), (Some(15_000_000), Some(20)));
         assert_eq!((&loaded.directory, loaded.skipped.len()), (&saved.directory, 0));
         let mut resumed = replica(outer, 3);
         loaded.restore(&mut resumed).unwrap();
@@ -356,6 +359,51 @@ fn as_many_checkpoints_are_kept_as_one_asks_for() {
     assert_eq!(names(folder.path()), last_four);
     save_some(folder.path(), 0, &replica, 7).unwrap();
     assert_eq!(names(folder.path()), ["000000000006", "000000000007"], "one to fall back to");
+}
+
+#[test]
+fn a_run_that_has_gone_wrong_leaves_a_checkpoint_to_go_on_from() {
+    let folder = tempfile::tempdir().unwrap();
+    for step in [4, 8] {
+        save_at(folder.path(), &replica(None, step), step).unwrap();
+    }
+    let config =
+        ReplicaConfig { mixer: Mixer::Exchange, outer: None, fragments: fragments(), clip: None };
+    let wrong = plain(vec![f32::NAN; layout().parameters()]);
+    let wrong = Replica::with(Box::new(wrong), config);
+    for step in [12, 16, 20] {
+        save_at(folder.path(), &wrong, step).unwrap();
+    }
+    assert_eq!(names(folder.path()), ["000000000008", "000000000016", "000000000020"]);
+    let mut loaded = load(folder.path()).unwrap().unwrap();
+    assert_eq!(loaded.step, 20);
+    for _ in 0..2 {
+        let reason = loaded.unsound().unwrap().expect("it is NaN");
+        let (run, description) = (run("128"), description());
+        let form = (&layout(), fragments());
+        let next = load_next(folder.path(), &run, form, &description, loaded.pass_over(reason));
+        loaded = next.unwrap().unwrap();
+    }
+    assert_eq!((loaded.step, loaded.unsound().unwrap()), (8, None));
+    // Once the run goes on, there is no need for it.
+    for step in [24, 28] {
+        save_at(folder.path(), &replica(None, step), step).unwrap();
+    }
+    assert_eq!(names(folder.path()), ["000000000024", "000000000028"]);
+}
+
+#[test]
+fn a_state_that_could_not_be_loaded_again_is_not_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    save_at(folder.path(), &replica(None, 4), 4).unwrap();
+    let config =
+        ReplicaConfig { mixer: Mixer::Exchange, outer: None, fragments: fragments(), clip: None };
+    let mut wide = plain(vec![0.0; layout().parameters()]);
+    wide.moments[1] = vec![0.0; 5 << 20];
+    let error = save_at(folder.path(), &Replica::with(Box::new(wide), config), 8).unwrap_err();
+    assert!(matches!(error, CheckpointError::TooLong { .. }), "{error}");
+    assert!(error.to_string().contains("the trainer's state has "), "{error}");
+    assert_eq!(names(folder.path()), ["000000000004"]);
 }
 
 #[test]

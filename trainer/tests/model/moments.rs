@@ -71,6 +71,7 @@ fn save(folder: &Path, replica: &Replica) {
         description,
         step,
         micro_steps,
+        end: 8,
         samples,
         clock,
         contents,

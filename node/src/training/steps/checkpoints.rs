@@ -143,7 +143,8 @@ impl Checkpoints {
         let replica = held.to_copy();
         drop(held);
         self.copy_seconds = Some(began.elapsed().as_secs_f64());
-        Ok(Before { position: context.cursor.position(), contents, replica })
+        let (position, end) = (context.cursor.position(), context.cursor.end());
+        Ok(Before { position, end, contents, replica })
     }
 
     /// Writes a checkpoint; a failure is reported and returned, and training goes on.
@@ -151,7 +152,8 @@ impl Checkpoints {
         let began = Instant::now();
         let held = context.replica.hold();
         let contents = if held.is_sum() { ask_contents(context)? } else { Vec::new() };
-        let (lag, at) = (&self.shared.lag, context.cursor.position());
+        let lag = &self.shared.lag;
+        let at = (context.cursor.position(), context.cursor.end());
         let source = (Source::Held(&held), context.averaging.average());
         let saved = self.plan.save(lag, at, &contents, source);
         let now = Instant::now();
