@@ -173,7 +173,7 @@ pub(crate) struct TrainingProgress {
     pub(crate) samples_per_s: f64,
     /// Samples of one local step.
     pub(crate) batch: u32,
-    /// Seconds blocked by a bound so far.
+    /// Seconds of waiting for others so far: at a bound, or for the other ranks.
     pub(crate) wait_s: f64,
     /// What commits with noise have revealed so far.
     pub(crate) revealed: Option<Revealed>,

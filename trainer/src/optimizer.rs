@@ -471,6 +471,11 @@ mod tests {
             shapes(&untied),
             [(0..20, None), (20..52, Some((8, 4))), (52..56, None), (56..76, None)]
         );
+        let adapters = [
+            ("block0.query_key_value.c_attn.lora_A", &[2, 4][..]),
+            ("block0.query_key_value.c_attn.lora_B", &[12, 2]),
+        ];
+        assert_eq!(shapes(&adapters), [(0..8, Some((2, 4))), (8..32, Some((12, 2)))]);
     }
 
     #[test]

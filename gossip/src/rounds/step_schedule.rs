@@ -67,6 +67,13 @@ impl Stride {
         }
     }
 
+    /// This peer does so many local steps per commit, from a position that it has met others at: none has a
+    /// part of a millionth left from its own steps, so that all go on alike.
+    pub fn restart(&mut self, local_steps: u64) {
+        self.set(local_steps);
+        self.carried = 0;
+    }
+
     /// This peer has a round after so many local steps from now on.
     pub fn set_round_every(&mut self, steps: u64) {
         self.round_every = Some(steps.max(1));
@@ -158,6 +165,19 @@ mod tests {
                 assert_eq!(position, 25 * MICRO_STEPS, "{local_steps}, commit {commits}");
             }
         }
+    }
+
+    #[test]
+    fn those_that_meet_advance_alike_whatever_they_have_done_before() {
+        let strides = [0, 1, 2].map(|steps| {
+            let mut stride = Stride::new(25, 25);
+            stride.set(7);
+            after(&mut stride, steps);
+            stride.restart(7);
+            [(); 7].map(|()| stride.advance())
+        });
+        assert_eq!(strides[0].iter().sum::<u64>(), 25 * MICRO_STEPS);
+        assert!(strides.iter().all(|stride| *stride == strides[0]), "{strides:?}");
     }
 
     #[test]

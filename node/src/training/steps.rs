@@ -147,10 +147,7 @@ impl Training {
                 }
                 warn_of_skew(context.replica.trainer_mut().data_share());
             }
-            Command::Steps(steps) => {
-                context.cursor.set_end(steps);
-                context.replica.set_steps(steps);
-            }
+            Command::Steps(steps) => context.set_end(steps),
             Command::Ring(place, group) => self.ranks = Some(Ranks::new(place, group)),
             Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
             Command::Work(..) => {}
@@ -355,7 +352,7 @@ impl Training {
         }
         match &mut self.ranks {
             Some(ranks) if self.commits == Commits::Never => {
-                ranks.step(at, &mut self.context).map(Some)
+                ranks.step(at, &mut self.context, &mut self.evaluations).map(Some)
             }
             _ => {
                 self.context.replica.expect_commit(self.context.cursor.until_commit());
@@ -423,7 +420,8 @@ impl Training {
 
     fn commit_together(&mut self) -> Result<(), End> {
         let early = || TrainError::Other("commit before the ring is complete".into());
-        self.ranks.as_mut().ok_or_else(early)?.commit(&mut self.context)
+        let ranks = self.ranks.as_mut().ok_or_else(early)?;
+        ranks.commit(&mut self.context, &mut self.evaluations)
     }
 
     fn commit_in_rack(&mut self) -> Result<(), End> {
@@ -455,25 +453,6 @@ impl Training {
         self.rack.leave(&mut self.context);
         self.metrics.tell_progress(&mut self.context)?;
         self.context.queues.tell(Report::StepsDone)
-    }
-
-    /// Evaluates if that is due, at the end of a round only: there live and replica weights are equal.
-    fn evaluate_when_due(&mut self) -> Result<(), End> {
-        let within_round = self.commits != Commits::Never && self.context.cursor.since_commit() > 0;
-        if !self.evaluations.is_due() || within_round {
-            return Ok(());
-        }
-        let began = Instant::now();
-        let expected = self.context.pace.evaluation();
-        let evaluate = |this: &mut Self| {
-            evaluation::evaluate(&mut this.context, &mut this.rack, this.ranks.as_mut())
-        };
-        let Some(evaluation) = self.in_trainer(expected, evaluate)? else { return Ok(()) };
-        let now = Instant::now();
-        self.evaluations.made(began, now);
-        self.context.pace.evaluated((now - began).as_secs_f64());
-        let position = self.context.cursor.position();
-        self.context.queues.tell(Report::Evaluated { position, evaluation })
     }
 
     fn end(&mut self, end: End) {

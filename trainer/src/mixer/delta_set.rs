@@ -159,6 +159,11 @@ impl DeltaSet {
         }
     }
 
+    /// Whether the live weights are ahead of the sum in some fragment.
+    pub(crate) fn leads(&self) -> bool {
+        self.lead.expected.iter().any(|expected| *expected > 0.0)
+    }
+
     /// φ, without the lead.
     pub(crate) fn weights(&self, range: Range<usize>, out: &mut [f32]) {
         read(&self.accumulators[range], out);

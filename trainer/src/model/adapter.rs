@@ -50,6 +50,11 @@ pub(crate) struct Adapted<'a> {
     pub(crate) up: String,
 }
 
+/// Whether a tensor of this name is a matrix of an adapter.
+pub(crate) fn is_of_adapter(name: &str) -> bool {
+    name.ends_with(DOWN) || name.ends_with(UP)
+}
+
 /// The adapters that a configuration asks for beside the weights of `frozen`, in their order.
 ///
 /// # Errors

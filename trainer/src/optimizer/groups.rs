@@ -5,6 +5,7 @@ use std::ops::Range;
 use dnode_protocol::{ParameterLayout, TensorSpec};
 
 use crate::config::{Decayed, OptimizerConfig, OptimizerKind};
+use crate::model::adapter::is_of_adapter;
 
 /// Parameters that follow each other and are updated alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Group {
 ///
 /// Muon makes a group of every tensor of two or more dimensions but embeddings and the output layer, which
 /// it leaves to Adam as biases and gains are (Jordan et al. 2024); a kernel `[O, H, W, I]` is a matrix
-/// `[O, H W I]`.
+/// `[O, H W I]`. Low-rank adapters are of hidden layers, all of them.
 ///
 /// Each has one tensor.
 pub(super) fn groups(config: &OptimizerConfig, layout: &ParameterLayout) -> Vec<Group> {
@@ -33,7 +34,10 @@ pub(super) fn groups(config: &OptimizerConfig, layout: &ParameterLayout) -> Vec<
     // A model with embeddings has its output layer in them, or under this name.
     let is_head = |tensor: &TensorSpec| tensor.name == "head.weight";
     let embeds = layout.tensors().iter().any(is_embedding);
-    let output = if embeds {
+    let adapts = layout.tensors().iter().any(|tensor| is_of_adapter(&tensor.name));
+    let output = if adapts {
+        None
+    } else if embeds {
         layout.tensors().iter().position(is_head)
     } else {
         layout.tensors().iter().rposition(is_matrix)

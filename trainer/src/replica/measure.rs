@@ -1,8 +1,9 @@
 //! What a replica tells of its weights: their quality on held-out data, and a sketch to compare them by.
 
 use super::Replica;
-use super::store::{HostStore, Store};
+use super::store::Store;
 use crate::device::{DeviceError, DeviceVector};
+use crate::mixer::DeltaSet;
 use crate::seam::{Evaluation, TrainError};
 use crate::sketch::{self, SKETCH_LEN};
 use crate::weights::{CHUNK, chunks};
@@ -10,8 +11,9 @@ use crate::weights::{CHUNK, chunks};
 impl Replica {
     /// Measures the replica's weights (φ, or x without an outer step) on held-out data.
     ///
-    /// In the middle of a round the live weights are set aside and put back to the last bit (in a
-    /// trainer that keeps f32), at the price of a copy; right after a commit they are φ already.
+    /// In the middle of a round, and where they are ahead of a sum of contributions, the live weights are
+    /// set aside and put back to the last bit (in a trainer that keeps f32), at the price of a copy. Right
+    /// after a commit they are φ already, if they are not ahead.
     ///
     /// # Errors
     /// [`TrainError`] of the trainer; the weights are unchanged then, too.
@@ -23,16 +25,21 @@ impl Replica {
             self.hide_all();
             return evaluation;
         }
-        if self.live.is_settled() {
+        let leads = self.shared.lock().store.delta_set().is_some_and(DeltaSet::leads);
+        if self.live.is_settled() && !leads {
             return self.live.evaluate();
         }
         if self.stays_on_device() == Ok(true) {
             return self.evaluate_on_device();
         }
-        let shared = self.shared.clone();
+        let (shared, whole) = (self.shared.clone(), 0..self.fragments.parameters());
         self.live.evaluate_placed(|live| {
-            if let Store::Host(HostStore { slow: Some(slow), .. }) = &*shared.lock().store {
-                live.settle(0, &slow.values);
+            let (lock, mut values) = (shared.lock(), vec![0.0; CHUNK]);
+            for part in chunks(whole) {
+                let (start, values) = (part.start, &mut values[..part.len()]);
+                if lock.store.weights(part, values) {
+                    live.settle(start, values);
+                }
             }
         })
     }

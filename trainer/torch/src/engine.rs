@@ -20,6 +20,11 @@ use crate::loss_scale::LossScale;
 use crate::net::{self, Net};
 use crate::update::DeviceOptimizer;
 
+/// Most elements of a dot product: cuBLAS counts them in 32 bits.
+const DOT_MAX: usize = 1 << 30;
+/// Most elements that are widened to f64 at a time: 128 MiB.
+const WIDENED_MAX: usize = 1 << 24;
+
 /// Who moves the parameters.
 enum Update {
     /// The host's optimizer, on the tensors' own memory.
@@ -71,6 +76,18 @@ impl From<TchError> for TorchError {
     fn from(error: TchError) -> Self {
         Self::Torch(line(&error))
     }
+}
+
+/// Sum of squares of a flat tensor, in parts of at most so many elements that are multiplied as this kind.
+/// The device is waited for once.
+fn squares(flat: &Tensor, (kind, most): (Kind, usize)) -> Result<f64, TchError> {
+    let elements = flat.numel();
+    let of = |start: usize| {
+        let part = part(flat, &(start..elements.min(start + most)))?.f_to_kind(kind)?;
+        part.f_dot(&part)
+    };
+    let sums: Vec<Tensor> = (0..elements).step_by(most).map(of).collect::<Result<_, _>>()?;
+    f64::try_from(Tensor::f_stack(&sums, 0)?.f_sum(Kind::Double)?)
 }
 
 /// `x ← x + weight · delta` of a part of a flat tensor, by libtorch alone.
@@ -174,8 +191,13 @@ impl TorchEngine {
 
     fn norm(&mut self) -> Result<f64, TchError> {
         self.unstage()?;
-        let square = self.flat.gradient.f_dot(&self.flat.gradient)?;
-        f64::try_from(square).map(f64::sqrt)
+        let gradient = &self.flat.gradient;
+        let norm = squares(gradient, (Kind::Float, DOT_MAX))?.sqrt();
+        // Squares may leave the range of f32 where the numbers do not.
+        if norm.is_finite() {
+            return Ok(norm);
+        }
+        squares(gradient, (Kind::Double, WIDENED_MAX)).map(f64::sqrt)
     }
 
     fn try_finish(&mut self) -> Result<Option<Score>, TchError> {
@@ -338,5 +360,23 @@ impl Engine for TorchEngine {
             Update::Host(optimizer) => optimizer.restore(tensors),
             Update::Device(optimizer) => optimizer.restore(tensors),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn squares_are_summed_in_parts_and_beyond_the_range_of_f32() {
+        let numbers: Vec<f32> = (0..10).map(|index| index as f32 - 4.0).collect();
+        let flat = Tensor::from_slice(&numbers);
+        for (kind, most) in [(Kind::Float, 3), (Kind::Double, 3), (Kind::Float, DOT_MAX)] {
+            assert_eq!(squares(&flat, (kind, most)).unwrap().to_bits(), 85_f64.to_bits());
+        }
+        let large = Tensor::from_slice(&[3e20_f32, 4e20]);
+        assert!(!squares(&large, (Kind::Float, 1)).unwrap().is_finite());
+        let norm = squares(&large, (Kind::Double, 1)).unwrap().sqrt();
+        assert!((norm / 5e20 - 1.0).abs() < 1e-6, "{norm}");
     }
 }

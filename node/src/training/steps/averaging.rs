@@ -13,6 +13,8 @@ const MOMENTS: f64 = 20.0;
 pub(in crate::training) struct Averaging {
     /// Of the run; 0 for none.
     share: f64,
+    /// Steps of the run.
+    end: u64,
     average: Option<TailAverage>,
     /// The last moment that was counted.
     counted: u32,
@@ -27,14 +29,20 @@ impl Averaging {
     ) -> Self {
         let at = moment(share, position, end).filter(|at| *at > 0);
         let (average, counted) = average.zip(at).unzip();
-        Self { share, average, counted: counted.unwrap_or(0) }
+        Self { share, end, average, counted: counted.unwrap_or(0) }
     }
 
-    /// A local step has led to `position` of a run of `end` steps.
-    pub(super) fn stepped(&mut self, replica: &Replica, (position, end): (Position, u64)) {
-        let Some(at) = moment(self.share, position, end).filter(|at| *at > self.counted) else {
-            return;
-        };
+    /// The run ends at this step. If it did not before, what was averaged was another part of it.
+    pub(super) fn set_end(&mut self, end: u64) {
+        if end != self.end {
+            (self.end, self.average, self.counted) = (end, None, 0);
+        }
+    }
+
+    /// A local step has led to `position`.
+    pub(super) fn stepped(&mut self, replica: &Replica, position: Position) {
+        let at = moment(self.share, position, self.end).filter(|at| *at > self.counted);
+        let Some(at) = at else { return };
         self.counted = at;
         match &mut self.average {
             Some(average) => average.add(replica),
@@ -86,9 +94,29 @@ mod tests {
         assert!(Averaging::new(0.1, kept(), (at(95.0), 200)).average().is_none());
         assert!(Averaging::new(0.0, kept(), (at(95.0), 100)).average().is_none());
         let mut averaging = Averaging::new(0.1, kept(), (at(95.0), 100));
-        averaging.stepped(&replica, (at(95.2), 100));
+        averaging.stepped(&replica, at(95.2));
         assert_eq!(averaging.average().map(TailAverage::moments), Some(1), "it was counted");
-        averaging.stepped(&replica, (at(95.5), 100));
+        averaging.stepped(&replica, at(95.5));
         assert_eq!(averaging.average().map(TailAverage::moments), Some(2));
+    }
+
+    #[test]
+    fn another_end_begins_the_mean_anew() {
+        let replica =
+            Replica::new(Box::new(dnode_trainer::IdleTrainer::new(vec![0.0; 2]).unwrap()), None);
+        let mut averaging = Averaging::new(0.1, None, (at(90.0), 100));
+        let moments = |averaging: &Averaging| averaging.average().map(TailAverage::moments);
+        for steps in [95.0, 96.0] {
+            averaging.stepped(&replica, at(steps));
+        }
+        averaging.set_end(100);
+        assert_eq!(moments(&averaging), Some(2), "nothing has changed");
+        averaging.set_end(105);
+        assert_eq!(moments(&averaging), None);
+        averaging.stepped(&replica, at(97.0));
+        assert_eq!(moments(&averaging), Some(1));
+        averaging.set_end(200);
+        averaging.stepped(&replica, at(98.0));
+        assert_eq!(moments(&averaging), None, "the last part has not begun");
     }
 }

@@ -68,10 +68,16 @@ impl Context {
         self.replica.fragments().parameters()
     }
 
+    /// The run ends at this step.
+    pub(super) fn set_end(&mut self, steps: u64) {
+        self.cursor.set_end(steps);
+        self.replica.set_steps(steps);
+        self.averaging.set_end(steps);
+    }
+
     /// A local step is over: its weights may count in the average.
     pub(super) fn average(&mut self) {
-        let at = (self.cursor.position(), self.cursor.end());
-        self.averaging.stepped(&self.replica, at);
+        self.averaging.stepped(&self.replica, self.cursor.position());
     }
 
     /// A commit was made.

@@ -222,7 +222,7 @@ impl Cursor {
         self.at.clock = Clock(clock);
         self.at.micro_steps = meeting(ranks, lead);
         (self.since_commit, self.since_round) = (lead.since_commit, lead.since_round);
-        self.stride.set(lead.local_steps);
+        self.stride.restart(lead.local_steps);
         if newer {
             self.clock.fetch_max(clock, Ordering::Relaxed);
         }
@@ -257,6 +257,28 @@ mod tests {
         assert_eq!(events, [('c', 2), ('r', 3), ('c', 4), ('c', 6), ('r', 6)]);
         let Position { step, samples, clock, .. } = cursor.position();
         assert_eq!((step, samples, clock), (6, 48, Clock(3)));
+    }
+
+    #[test]
+    fn ranks_that_meet_go_on_alike_to_the_millionth_of_a_step() {
+        let mut ranks = [0, 1, 2].map(|steps| {
+            // Twenty-five steps of the run in seven.
+            let mut cursor = cursor(25, 0);
+            cursor.set_local_steps(7);
+            for _ in 0..steps {
+                let _ = cursor.stepped(8);
+            }
+            cursor
+        });
+        let standings = ranks.each_ref().map(|rank| rank.standing(1));
+        let after = ranks.each_mut().map(|rank| {
+            rank.meet(&standings, standings[2]);
+            [(); 7].map(|()| {
+                let _ = rank.stepped(8);
+                rank.position().micro_steps
+            })
+        });
+        assert!(after.iter().all(|positions| *positions == after[0]), "{after:?}");
     }
 
     #[test]

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use dnode_collective::Place;
 use dnode_trainer::{Evaluation, Replica, Score};
 
+use super::Training;
 use super::context::Context;
 use super::cursor::Advance;
 use super::end::End;
 use super::rack::RackMember;
 use super::synchronous::Ranks;
+use crate::training::{Commits, Report};
 
 /// Numbers of one rank's part: loss, right answers, all answers, and whether it is missing. Each count
 /// is two numbers.
@@ -28,19 +30,38 @@ pub(super) struct Evaluations {
     /// Steps of the run between two; 0 is only at the end.
     every: u64,
     due: bool,
+    /// Whether the steps between two are over, while this peer may be resting from a long one. Ranks at equal
+    /// steps find the same.
+    passed: bool,
     /// When the next one may be due.
     not_before: Option<Instant>,
 }
 
 impl Evaluations {
     pub(super) const fn new(every: u64) -> Self {
-        Self { every, due: false, not_before: None }
+        Self { every, due: false, passed: false, not_before: None }
+    }
+
+    pub(super) const fn every(&self) -> u64 {
+        self.every
+    }
+
+    /// Ranks that evaluate together have agreed on the steps between two.
+    pub(super) const fn set_every(&mut self, every: u64) {
+        self.every = every;
     }
 
     /// A local step was taken, until `now`.
     pub(super) fn stepped(&mut self, advance: Advance, now: Instant) {
         let rested = self.not_before.is_none_or(|time| now >= time);
-        self.due |= rested && advance.is_due(self.every);
+        let passed = advance.is_due(self.every);
+        self.passed |= passed;
+        self.due |= rested && passed;
+    }
+
+    /// Whether the steps between two are over, since this was asked last.
+    pub(super) const fn take_passed(&mut self) -> bool {
+        std::mem::replace(&mut self.passed, false)
     }
 
     /// One was made.
@@ -54,15 +75,51 @@ impl Evaluations {
         self.due
     }
 
-    /// Sets whether an evaluation is due: the ranks of a rack have agreed on it, or the run ends.
+    /// Sets whether an evaluation is due: ranks have agreed on it, or the run ends.
     pub(super) const fn set_due(&mut self, due: bool) {
         self.due = due;
     }
 }
 
+impl Training {
+    /// Evaluates if that is due, at the end of a round only: there live and replica weights are equal.
+    pub(super) fn evaluate_when_due(&mut self) -> Result<(), End> {
+        if self.commits != Commits::Never && self.context.cursor.since_commit() > 0 {
+            return Ok(());
+        }
+        self.ask_ranks()?;
+        if !self.evaluations.is_due() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let expected = self.context.pace.evaluation();
+        let work =
+            |this: &mut Self| evaluate(&mut this.context, &mut this.rack, this.ranks.as_mut());
+        let Some(evaluation) = self.in_trainer(expected, work)? else { return Ok(()) };
+        let now = Instant::now();
+        self.evaluations.made(began, now);
+        self.context.pace.evaluated((now - began).as_secs_f64());
+        let position = self.context.cursor.position();
+        self.context.queues.tell(Report::Evaluated { position, evaluation })
+    }
+
+    /// Asks the ranks of a run without commits whether an evaluation is due at any of them. They ask wherever
+    /// the steps between two are over: each rests by its own clock, and an evaluation needs all of them.
+    fn ask_ranks(&mut self) -> Result<(), End> {
+        let Some(ranks) = self.ranks.as_mut().filter(|_| self.commits == Commits::Never) else {
+            return Ok(());
+        };
+        if self.evaluations.take_passed() {
+            let due = ranks.any(self.evaluations.is_due(), &mut self.context)?;
+            self.evaluations.set_due(due);
+        }
+        Ok(())
+    }
+}
+
 /// Evaluates the replica, alone or with ranks whose weights are equal and that evaluate now, too.
 /// `None` when a rank of the rack was lost meanwhile.
-pub(super) fn evaluate(
+fn evaluate(
     context: &mut Context,
     rack: &mut RackMember,
     ranks: Option<&mut Ranks>,
@@ -129,6 +186,17 @@ mod tests {
         for (steps, seconds, due) in [(30, 15, false), (40, 103, false), (50, 104, true)] {
             evaluations.stepped(Advance::new(steps - 1, steps), at(seconds));
             assert_eq!(evaluations.is_due(), due, "{steps}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_rests_from_a_long_one_asks_the_others_all_the_same() {
+        let began = Instant::now();
+        let mut evaluations = Evaluations::new(10);
+        evaluations.made(began, began + Duration::from_secs(10));
+        for (steps, passed) in [(19, false), (20, true), (21, false), (30, true)] {
+            evaluations.stepped(Advance::new(steps - 1, steps), began + Duration::from_secs(11));
+            assert_eq!((evaluations.take_passed(), evaluations.is_due()), (passed, false));
         }
     }
 

@@ -129,12 +129,13 @@ impl Pace {
         Some(self.of_steps())
     }
 
-    /// Training was blocked for so long.
+    /// Training has waited so long for others: at a bound, or for the other ranks.
     pub(super) fn waited(&mut self, seconds: f64) {
         self.wait_seconds += seconds;
     }
 
-    /// Seconds of local steps so far, and seconds blocked.
+    /// Seconds of local steps so far, waits for other ranks within them included, and seconds of waiting for
+    /// others.
     pub(super) const fn totals(&self) -> (f64, f64) {
         (self.train_seconds, self.wait_seconds)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use dnode_trainer::SharedReplica;
 use tokio::sync::mpsc;
 
 use super::end::End;
@@ -58,12 +59,18 @@ impl Queues {
         }
     }
 
-    /// Waits for the order to stop, which is on its way.
-    pub(super) fn wait_for_stop(&self) -> End {
-        // The order comes through the mixing thread.
-        while let Ok(command) = self.commands.recv() {
+    /// Waits for the order to stop, which is on its way through the mixing thread. A panic of that thread
+    /// closes the replica and ends the wait.
+    pub(super) fn wait_for_stop(&self, replica: &SharedReplica) -> End {
+        while !replica.is_closed()
+            && let Ok(command) = self.commands.recv()
+        {
             if let Command::Stop { evaluate } = command {
                 return End::Stopped { evaluate };
+            }
+            if matches!(command, Command::Permission) {
+                // Once it is read, the next one is queued and wakes this thread again.
+                self.permission();
             }
         }
         End::Abandoned
@@ -124,5 +131,52 @@ impl Queues {
         let seconds = wait.began.elapsed().as_secs_f64();
         self.enter(wait.before);
         seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use dnode_trainer::{IdleTrainer, Replica};
+
+    use super::*;
+    use crate::training::REPORTS_MAX;
+
+    /// The queues of a thread that waits for the order to stop, and the ends that others have.
+    fn queues() -> (Queues, Arc<std::sync::mpsc::SyncSender<Command>>, Mailbox) {
+        let (commands, from_driver) = sync_channel(8);
+        let commands = Arc::new(commands);
+        let mailbox = Mailbox::new(&commands);
+        let (reports, ring) = (mpsc::channel(REPORTS_MAX).0, sync_channel(1).1);
+        let meter = Arc::new(Meter::new(Instant::now()));
+        (Queues::new(from_driver, mailbox.clone(), meter, reports, ring), commands, mailbox)
+    }
+
+    #[test]
+    fn a_panic_of_the_mixing_thread_ends_the_wait_for_the_order_to_stop() {
+        let replica = Replica::new(Box::new(IdleTrainer::new(vec![0.0; 2]).unwrap()), None);
+        let (shared, (queues, commands, mailbox)) = (replica.shared(), queues());
+        // One that waits already would have hidden the next one.
+        mailbox.wake();
+        let replica = shared.clone();
+        let waits = std::thread::spawn(move || queues.wait_for_stop(&replica));
+        // It is read at once; where this thread is quicker, both are one.
+        std::thread::sleep(Duration::from_millis(20));
+        shared.close();
+        mailbox.wake();
+        assert!(matches!(waits.join().unwrap(), End::Abandoned));
+        drop(commands);
+    }
+
+    #[test]
+    fn the_order_to_stop_is_found_among_others() {
+        let replica = Replica::new(Box::new(IdleTrainer::new(vec![0.0; 2]).unwrap()), None);
+        let (queues, commands, mailbox) = queues();
+        mailbox.wake();
+        commands.send(Command::RoundDone).unwrap();
+        commands.send(Command::Stop { evaluate: true }).unwrap();
+        let end = queues.wait_for_stop(&replica.shared());
+        assert!(matches!(end, End::Stopped { evaluate: true }), "{end:?}");
     }
 }

@@ -263,7 +263,7 @@ impl RackMember {
     /// The same, of this group: the driver may have another one already, which is not lost.
     fn lose_group(&mut self, group: u64, loss: Loss, context: &Context) -> Result<(), End> {
         if context.queues.is_stopping() {
-            return Err(context.queues.wait_for_stop());
+            return Err(context.queues.wait_for_stop(&context.shared));
         }
         if let Some(rack) = &mut self.rack {
             rack.group = None;

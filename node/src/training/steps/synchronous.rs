@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use dnode_collective::{Collective, Place, Reduction};
-use dnode_trainer::{StepId, StepReport, TrainError};
+use dnode_trainer::{SharedReplica, StepId, StepReport, TrainError};
 
 use super::context::Context;
 use super::end::End;
+use super::evaluation::Evaluations;
 use super::gradient::mean_gradient;
 use super::queues::Queues;
 use crate::training::Report;
@@ -20,9 +21,9 @@ const STEP_BITS: u32 = 20;
 pub(super) struct Ranks {
     place: Place,
     way: Way,
-    /// Whether all began at the same step, so that they evaluate equal weights at the same time;
-    /// `None` before the first operation.
-    equal: Option<bool>,
+    /// Whether all have found that they began at the same step, so that they evaluate equal weights at the
+    /// same time.
+    equal: bool,
     /// Whether they reduce gradients in parts; `None` before the first.
     in_parts: Option<bool>,
 }
@@ -40,37 +41,40 @@ impl Ranks {
     /// The group, or a ring through the network without one.
     pub(super) fn new(place: Place, group: Option<Box<dyn Collective>>) -> Self {
         let way = group.map_or_else(|| Way::Far(Ring::new(place)), Way::Near);
-        Self { place, way, equal: None, in_parts: None }
+        Self { place, way, equal: false, in_parts: None }
     }
 
     /// The place among ranks whose weights are equal and that evaluate at the same time.
     pub(super) fn equal(&self) -> Option<Place> {
-        self.equal.filter(|equal| *equal).map(|_| self.place)
+        self.equal.then_some(self.place)
     }
 
-    /// Finds out, before the first operation, whether all ranks are at the same step.
+    /// Finds out, before the first operation, whether all ranks are at the same step. From then on all
+    /// evaluate as often as the one that does so most often.
     fn compare(
         &mut self,
-        step: u64,
-        queues: &Queues,
-        patience: Duration,
+        at: StepId,
+        evaluations: &mut Evaluations,
+        (queues, patience): (&Queues, Duration),
     ) -> Result<(), TrainError> {
-        if self.equal.is_some() {
+        if self.equal {
             return Ok(());
         }
         let Place { rank, size } = self.place;
-        let own = [(step >> STEP_BITS) as f32, (step % (1 << STEP_BITS)) as f32];
-        let mut all = vec![0.0; own.len() * size];
+        let own = [at.index, at.position, evaluations.every()].map(halves);
+        let mut all = vec![[0.0; 2]; own.len() * size];
         all[own.len() * rank..][..own.len()].copy_from_slice(&own);
-        self.all_reduce_mean(&mut all, queues, patience)?;
+        self.all_reduce_mean(all.as_flattened_mut(), queues, patience)?;
         // All get the same bits, so all find the same.
-        let equal = all.chunks(own.len()).all(|theirs| *theirs == all[..own.len()]);
-        self.equal = Some(equal);
-        if !equal {
+        let ranks: Vec<&[[f32; 2]]> = all.chunks(own.len()).collect();
+        self.equal = ranks.iter().all(|theirs| theirs[..2] == ranks[0][..2]);
+        if !self.equal {
             // Mean gradients of unlike weights train none of them.
             let why = "the peers of a synchronous run stand at different steps: copy the checkpoints of one to all, and resume";
             return Err(TrainError::Other(why.to_owned()));
         }
+        let every = ranks.iter().map(|theirs| whole(theirs[2], size));
+        evaluations.set_every(every.filter(|every| *every > 0).min().unwrap_or(0));
         Ok(())
     }
 
@@ -96,14 +100,19 @@ impl Ranks {
     }
 
     /// A local step with the mean gradient of all peers: data parallelism.
-    pub(super) fn step(&mut self, at: StepId, context: &mut Context) -> Result<StepReport, End> {
+    pub(super) fn step(
+        &mut self,
+        at: StepId,
+        context: &mut Context,
+        evaluations: &mut Evaluations,
+    ) -> Result<StepReport, End> {
         let patience = patience(context, 1);
         let split = context.replica.trainer_mut().split();
         let trainer = split.ok_or_else(|| {
             TrainError::Other("all-reduce needs a trainer whose step can be split: choose another gossip.rule, or implement Trainer::split".to_owned())
         })?;
         let queues = &context.queues;
-        let compared = self.compare(at.index, queues, patience);
+        let compared = self.compare(at, evaluations, (queues, patience));
         let gradient = compared.and_then(|()| match &mut self.way {
             Way::Near(group) => {
                 group.set_patience(patience);
@@ -121,7 +130,8 @@ impl Ranks {
                 reduced.map(|()| report)
             }
         });
-        let StepReport { loss, samples, .. } = gradient.map_err(|error| broken(error, queues))?;
+        let StepReport { loss, samples, .. } =
+            gradient.map_err(|error| broken(error, (queues, &context.shared)))?;
         let trainer = context.replica.trainer_mut().split();
         let updated = trainer.map(|trainer| trainer.update(at)).transpose()?;
         Ok(StepReport { loss, samples, ..updated.unwrap_or_default() })
@@ -129,31 +139,59 @@ impl Ranks {
 
     /// A commit with the mean progress of all peers: DiLoCo (Douillard et al. 2023, arXiv
     /// 2311.08105, Algorithm 1). Every peer computes the same outer step, so that all hold equal
-    /// bits after it, if they did before.
-    pub(super) fn commit(&mut self, context: &mut Context) -> Result<(), End> {
+    /// bits after it, if they did before. An evaluation is due then if one was at any peer.
+    pub(super) fn commit(
+        &mut self,
+        context: &mut Context,
+        evaluations: &mut Evaluations,
+    ) -> Result<(), End> {
         let patience = patience(context, context.cursor.since_commit());
-        let mut progress = vec![0.0; context.replica.layout().parameters()];
-        context.replica.progress(&mut progress);
-        let (queues, step) = (&context.queues, context.cursor.position().step);
+        let parameters = context.replica.layout().parameters();
+        // Behind the progress is the part of the peers at which an evaluation is due.
+        let mut values = vec![0.0; parameters + 1];
+        context.replica.progress(&mut values[..parameters]);
+        values[parameters] = f32::from(evaluations.is_due());
+        let (queues, at) = (&context.queues, context.cursor.step_id());
         let wait = queues.begin_rank_wait();
         let reduced = self
-            .compare(step, queues, patience)
-            .and_then(|()| self.all_reduce_mean(&mut progress, queues, patience));
+            .compare(at, evaluations, (queues, patience))
+            .and_then(|()| self.all_reduce_mean(&mut values, queues, patience));
         context.pace.waited(queues.end_rank_wait(wait));
-        reduced.map_err(|error| broken(error, queues))?;
-        context.replica.commit_mean(&mut progress);
+        reduced.map_err(|error| broken(error, (queues, &context.shared)))?;
+        evaluations.set_due(values[parameters] > 0.0);
+        context.replica.commit_mean(&mut values[..parameters]);
         context.committed();
         Ok(())
+    }
+
+    /// Whether something holds at any rank; all of them ask.
+    pub(super) fn any(&mut self, own: bool, context: &mut Context) -> Result<bool, End> {
+        let mut sum = [f32::from(own)];
+        let wait = context.queues.begin_rank_wait();
+        let added = self.add_up(&mut sum, context);
+        context.pace.waited(context.queues.end_rank_wait(wait));
+        added.map(|()| sum[0] > 0.0)
     }
 
     /// Replaces `values` by their sums over all ranks.
     pub(super) fn add_up(&mut self, values: &mut [f32], context: &Context) -> Result<(), End> {
         let reduced = self.all_reduce_mean(values, &context.queues, patience(context, 1));
-        reduced.map_err(|error| broken(error, &context.queues))?;
+        reduced.map_err(|error| broken(error, (&context.queues, &context.shared)))?;
         let ranks = self.place.size as f32;
         values.iter_mut().for_each(|value| *value *= ranks);
         Ok(())
     }
+}
+
+/// A number as two that an f32 holds exactly.
+fn halves(number: u64) -> [f32; 2] {
+    [(number >> STEP_BITS) as f32, (number % (1 << STEP_BITS)) as f32]
+}
+
+/// A number of which each of so many ranks has the mean with zeros of the others.
+fn whole(mean: [f32; 2], ranks: usize) -> u64 {
+    let [high, low] = mean.map(|half| (half * ranks as f32).round() as u64);
+    (high << STEP_BITS) + low
 }
 
 /// How long a peer may be silent while it does so many local steps.
@@ -162,8 +200,8 @@ fn patience(context: &Context, steps: u64) -> Duration {
 }
 
 /// Why an all-reduce has failed: the order to stop also breaks the ring.
-fn broken(error: TrainError, queues: &Queues) -> End {
-    if queues.is_stopping() { queues.wait_for_stop() } else { End::Failed(error) }
+fn broken(error: TrainError, (queues, shared): (&Queues, &SharedReplica)) -> End {
+    if queues.is_stopping() { queues.wait_for_stop(shared) } else { End::Failed(error) }
 }
 
 /// Why the ranks of a group cannot go on.

@@ -322,7 +322,11 @@ fn a_lead_is_not_saved_not_adopted_and_given_up_at_the_end() {
     let state = i.save();
     let saved = state.outer.as_ref().unwrap();
     assert_close(&wide(&saved.live), &wide(&i.parameters()), 1e-6);
-    assert_ne!(peek(&live), i.parameters());
+    let ahead = peek(&live);
+    assert_ne!(ahead, i.parameters());
+    let sum: f64 = wide(&i.parameters()).iter().sum();
+    assert!((i.evaluate().unwrap().loss - sum).abs() < 1e-9, "what is saved is what is measured");
+    assert_eq!(peek(&live), ahead);
     let (mut resumed, _) = beside(Codec::F32);
     resumed.restore(&state).unwrap();
     let mut progress = vec![0.0; PARAMETERS];
