@@ -11,6 +11,12 @@ use crate::telemetry::tensorboard::EventFile;
 /// Bytes that are gathered before they are written without a flush: about ten lines with sketches.
 const GROUP_BYTES_MAX: usize = 64 * 1024;
 
+/// Longest metrics file. At this length it becomes [`METRICS_BEFORE`], in place of the one that is there, and a new one
+/// begins with the line of the start: weeks of a run that tells something ten times a second.
+const METRICS_BYTES_MAX: u64 = 256 << 20;
+/// Name of the file before the present one.
+const METRICS_BEFORE: &str = "metrics.before.jsonl";
+
 /// Writes `metrics.jsonl`. What cannot be written is dropped with one warning.
 #[derive(Debug)]
 pub struct MetricsWriter {
@@ -18,6 +24,10 @@ pub struct MetricsWriter {
     file: File,
     /// Number of bytes of whole lines in the file.
     complete: u64,
+    /// Length at which a new file begins.
+    most: u64,
+    /// The line of this start, which is the first one of every file.
+    start: Vec<u8>,
     group: Vec<u8>,
     failing: bool,
     /// The file that gets the same numbers for TensorBoard.
@@ -43,7 +53,8 @@ impl MetricsWriter {
                 group.push(b'\n');
             }
         }
-        Ok(Self { path, file, complete: length, group, failing: false, events: None })
+        let (most, start) = (METRICS_BYTES_MAX, Vec::new());
+        Ok(Self { path, file, complete: length, most, start, group, failing: false, events: None })
     }
 
     /// Writes the numbers of every line to TensorBoard's file, too.
@@ -58,7 +69,7 @@ impl MetricsWriter {
         if let Some(events) = &mut self.events {
             events.write(&stamp, &body);
         }
-        let start = self.group.len();
+        let (start, is_start) = (self.group.len(), matches!(body, Body::Start(_)));
         if let Err(error) = serde_json::to_writer(&mut self.group, &Line { body, stamp }) {
             // The only cause is a path in the configuration that is not UTF-8.
             tracing::warn!(%error, "a line of metrics cannot be written as JSON");
@@ -66,6 +77,9 @@ impl MetricsWriter {
             return;
         }
         self.group.push(b'\n');
+        if is_start {
+            self.start = self.group[start..].to_vec();
+        }
         if self.group.len() >= GROUP_BYTES_MAX {
             self.flush();
         }
@@ -99,6 +113,27 @@ impl MetricsWriter {
             }
         }
         self.group.clear();
+        if self.complete >= self.most {
+            self.begin_anew();
+        }
+    }
+
+    /// Puts the file aside and begins another one. Where that fails the present one goes on.
+    fn begin_anew(&mut self) {
+        let before = self.path.with_file_name(METRICS_BEFORE);
+        let new = std::fs::rename(&self.path, before).and_then(|()| {
+            OpenOptions::new().read(true).append(true).create(true).open(&self.path)
+        });
+        match new {
+            Ok(file) => {
+                (self.file, self.complete) = (file, 0);
+                self.group.clone_from(&self.start);
+            }
+            Err(error) => {
+                tracing::warn!(path = %self.path.display(), %error, "cannot begin a new metrics file");
+                self.most = self.most.saturating_add(METRICS_BYTES_MAX);
+            }
+        }
     }
 }
 
@@ -129,6 +164,36 @@ mod tests {
         writer.write(Stamp::default(), event("first"));
         drop(writer);
         assert_eq!(lines(folder.path())[0]["name"], "first");
+    }
+
+    #[test]
+    fn a_long_file_is_put_aside_and_the_next_begins_with_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = MetricsWriter::open(folder.path()).unwrap();
+        writer.most = 4_096;
+        let start = Start {
+            unix_s: 0.0,
+            peer: "p".to_owned(),
+            run: "r".to_owned(),
+            incarnation: 1,
+            parameters: 1,
+            weights: None,
+            data: None,
+            config: serde_json::Value::Null,
+        };
+        writer.write(Stamp::default(), Body::Start(start));
+        for _ in 0..1_000 {
+            writer.write(Stamp::default(), event("many"));
+            writer.flush();
+        }
+        writer.write(Stamp::default(), event("many"));
+        drop(writer);
+        let lines = lines(folder.path());
+        assert_eq!((&lines[0]["kind"], &lines[1]["name"]), (&"start".into(), &"many".into()));
+        for name in [METRICS_FILE, METRICS_BEFORE] {
+            assert!(std::fs::metadata(folder.path().join(name)).unwrap().len() < 8_192, "{name}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[cfg(target_os = "linux")]

@@ -37,7 +37,8 @@ pub async fn examine(config: &Config, secret: Option<&RunSecret>, wishes: &Wishe
     let mut findings = vec![machine::processor(config.node.threads), clock::clock()];
     findings.extend(graphics::graphics(&config.node));
     let (memory, load) = exchange::Load::measure(config, wishes.step).await;
-    let bytes = memory.map_or(0, |memory| storage::checkpoints(memory.parameters()));
+    let kept = config.node.checkpoints_kept as u64;
+    let bytes = memory.map_or(0, |memory| storage::checkpoints(memory.parameters(), kept));
     findings.extend(memory.map(machine::memory));
     findings.push(storage::storage(&config.node.data_dir, bytes).await);
     let addresses = |texts: &[String]| -> Vec<Multiaddr> {

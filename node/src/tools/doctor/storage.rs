@@ -23,12 +23,10 @@ const SLOW: f64 = 10e6;
 /// Tensors of a checkpoint, each as large as the model: parameters, slow weights, outer momentum,
 /// two moments of the optimizer.
 const TENSORS: u64 = 5;
-/// Checkpoints on the disk while one is being written: the three that are kept, and that one.
-const CHECKPOINTS: u64 = 4;
-
-/// Bytes that the checkpoints of so many parameters may need.
-pub(super) const fn checkpoints(parameters: u64) -> u64 {
-    parameters.saturating_mul(4 * TENSORS * CHECKPOINTS)
+/// Bytes that the checkpoints of so many parameters may need, of which so many are kept: one more while it is being
+/// written.
+pub(super) const fn checkpoints(parameters: u64, kept: u64) -> u64 {
+    parameters.saturating_mul(4 * TENSORS).saturating_mul(kept.saturating_add(1))
 }
 
 /// Writes a file to `folder`, or to the nearest existing folder above it, and removes it again.
@@ -102,7 +100,7 @@ mod tests {
         assert_eq!(verdict(1e9, (100, 101)), Verdict::Fail);
         assert_eq!(verdict(1e6, (101, 101)), Verdict::Warn);
         assert_eq!(verdict(1e9, (101, 101)), Verdict::Ok);
-        assert_eq!(checkpoints(1000), 80_000);
+        assert_eq!((checkpoints(1000, 3), checkpoints(1000, 9)), (80_000, 200_000));
     }
 
     #[tokio::test]
