@@ -109,7 +109,7 @@ pub struct Summary {
     pub held_out: Real,
     /// Samples per second of late.
     pub samples_per_s: Real,
-    /// Seconds that a staleness bound has blocked its training.
+    /// Seconds that its training has waited for others: at a staleness bound, or for the other ranks.
     pub wait_s: Real,
     /// Memory that its process holds, bytes; 0 when not known.
     pub memory_bytes: u64,

@@ -137,7 +137,7 @@ pub struct Train {
     pub bytes_in: u64,
     /// Largest clock lag seen, commits.
     pub staleness: u64,
-    /// Seconds blocked by a staleness bound so far.
+    /// Seconds of waiting for others so far: at a staleness bound, or for the other ranks.
     pub wait_s: f64,
     /// What commits with noise have revealed so far, if they get any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -299,7 +299,7 @@ pub struct Final {
     pub bytes_out: u64,
     /// Bytes received.
     pub bytes_in: u64,
-    /// Seconds blocked by a staleness bound.
+    /// Seconds of waiting for others: at a staleness bound, or for the other ranks.
     pub wait_s: f64,
     /// Seconds of local steps; those that average gradients wait for others in them.
     pub train_s: f64,

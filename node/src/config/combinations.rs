@@ -366,6 +366,14 @@ mod tests {
     }
 
     #[test]
+    fn the_ranks_of_a_rack_take_equal_batches() {
+        let rack = ["gossip.rule=gossip-outer", "network.rack=a", "gossip.weight=samples"];
+        resolve(&rack).unwrap();
+        let wants = ["does not go with gossip.balance = \"batch\"", "use balance steps"];
+        refused(&[&rack[..], &["gossip.balance=batch"]].concat(), wants);
+    }
+
+    #[test]
     fn samples_weigh_in_exchanges_alone() {
         for rule in ["gossip-outer", "pairwise"] {
             resolve(&[&format!("gossip.rule={rule}"), "gossip.weight=samples"]).unwrap();

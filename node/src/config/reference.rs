@@ -121,9 +121,10 @@ const COMBINATIONS: &str = "\n## Averaging: what goes together\n\n\
     - `privacy_clip` and `privacy_noise` are for `gossip-outer` and `delta-set`, in which others get commits alone, and not for racks; `privacy_noise` needs a `privacy_clip` ([privacy](privacy.md)).\n\
     - `moments` is for `pairwise`, which exchanges the live weights; the trainer must share its optimizer's (`Trainer::share_moments`).\n\
     - `weight = \"samples\"` is for exchanges (`gossip-outer`, `pairwise`); the other rules fix their weights.\n\
-    - `balance = \"batch\"` needs `weight = \"samples\"`, and a trainer that can take a part of its batch.\n\
+    - `balance = \"batch\"` needs `weight = \"samples\"`, and a trainer that can take a part of its batch; it is not for racks, whose ranks take equal batches.\n\
     - `schedule`: the contributions of `delta-set` go to all, so it knows only `random` and `nearest`.\n\
     - `balance`, `global_batch` and `staleness` do nothing in `all-reduce`, which waits for every peer in every step or commit, and in `none`; a `global_batch` is refused there, and without balancing.\n\
+    - The peers of `all-reduce` evaluate together, as often as the one with the least `node.evaluate_every` above 0 asks for.\n\
     - `staleness = \"block\"` waits for as long as the laggard lives and takes no `gate_timeout`.\n";
 
 fn annotated(line: impl Fn(&Key) -> String) -> String {

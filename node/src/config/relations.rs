@@ -9,7 +9,7 @@ use dnode_trainer::{DataConfig, DataKind, ModelConfig, ModelKind, MomentFormat, 
 
 use super::keys::{Config, Gossip, Network, Node};
 use super::settings::Settings;
-use super::values::{Backend, Collective, Direct, Rule};
+use super::values::{Backend, Balance, Collective, Direct, Rule};
 
 /// A relation that a configuration breaks: the key at fault, the other key, what to do.
 pub(super) struct Broken(pub(super) &'static str, pub(super) &'static str, pub(super) String);
@@ -169,6 +169,11 @@ fn rack(network: &Network, gossip: &Gossip, moments: MomentFormat) -> Option<Bro
         (
             "gossip.rule",
             "the ranks of a rack commit together: add --rule gossip-outer, or leave it out",
+        )
+    } else if gossip.balance == Balance::Batch {
+        (
+            "gossip.balance",
+            "the ranks of a rack take equal batches, and would weigh as if they did not: use balance steps, or leave it out",
         )
     } else if network.direct == Direct::Off {
         ("network.direct", "ranks need direct paths: use auto or trusted, or leave it out")

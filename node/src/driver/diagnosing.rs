@@ -24,7 +24,6 @@ pub(super) struct Diagnosis {
     begin: Instant,
     training: Times,
     mixing: Times,
-    samples: u64,
     links: BTreeMap<PeerId, Bytes>,
     /// Ticks of the window, and those with an exchange open.
     ticks: u32,
@@ -52,7 +51,6 @@ impl Diagnosis {
             begin: now,
             training: Times::default(),
             mixing: Times::default(),
-            samples: 0,
             links: BTreeMap::new(),
             ticks: 0,
             open: 0,
@@ -62,12 +60,13 @@ impl Diagnosis {
         }
     }
 
-    /// Ends a window: its shares of time, and what their diagnosis needs besides.
+    /// Ends a window: its shares of time, and what their diagnosis needs besides. `batch`: samples of a local
+    /// step.
     fn window(
         &mut self,
         now: Instant,
         (training, mixing): (Times, Times),
-        samples: u64,
+        batch: u32,
         (core, network): (&Gossip, &NetworkHandle),
     ) -> (Shares, Around) {
         let window_s = now.duration_since(self.begin).as_secs_f64();
@@ -88,13 +87,14 @@ impl Diagnosis {
         let lines = self.lines(window_s, core, network);
         let total = |line: &Line| line.sent + line.received;
         let busiest = lines.values().max_by(|a, b| total(a).total_cmp(&total(b)));
+        let samples = training.steps.saturating_sub(self.training.steps) * u64::from(batch);
         let computed = (shares.compute * window_s).max(1e-9);
         let around = Around {
             holder: self.holder.and_then(|(bound, peer)| Some((bound, lines.get(&peer)?.clone()))),
             busiest: busiest.cloned(),
-            samples_per_s: samples.saturating_sub(self.samples) as f64 / computed,
+            samples_per_s: samples as f64 / computed,
         };
-        (self.training, self.mixing, self.samples) = (training, mixing, samples);
+        (self.training, self.mixing) = (training, mixing);
         (self.begin, self.ticks, self.open, self.holder) = (now, 0, 0, None);
         (shares, around)
     }
@@ -183,9 +183,8 @@ impl Diagnosis {
         let (stalled, goes_on) = self.standing.look(training.steps, still, now);
         let mut findings = Findings { stalled, goes_on, ..Findings::default() };
         if now.duration_since(self.begin) >= WINDOW {
-            let samples = host.telemetry.samples();
-            let read = (training, mixing);
-            let (shares, around) = self.window(now, read, samples, (core, &host.network));
+            let (read, batch) = ((training, mixing), core.load().batch);
+            let (shares, around) = self.window(now, read, batch, (core, &host.network));
             findings.bottleneck = self.news(bottleneck(&shares, &around), now);
             findings.shares = Some(shares);
         }

@@ -13,8 +13,9 @@ pub struct Outcome {
     pub step: u64,
     /// Samples processed.
     pub samples: u64,
-    /// Samples that this start of the process has trained on, per second of its local steps. Waiting,
-    /// mixing, evaluations and checkpoints do not count. `None` if no step was done.
+    /// Samples that this start of the process has trained on, per second of its local steps. A step that
+    /// takes the mean gradient of several ranks has the wait for them in it. Waiting between steps, mixing,
+    /// evaluations and checkpoints do not count. `None` if no step was done.
     pub samples_per_s: Option<f64>,
     /// Exchanges that were applied here, begun or answered; `None` if no other peer was ever met.
     pub exchanges: Option<u64>,

@@ -115,7 +115,7 @@ fn training(page: &mut Page, snapshot: &Snapshot) {
     page.gauge("learning_rate", "Learning rate of the last step.", progress.learning_rate);
     page.counter(
         "bound_wait_seconds_total",
-        "Time that training was blocked by a staleness bound.",
+        "Time that training has waited for others: at a staleness bound, or for the other ranks.",
         progress.wait_s,
     );
     if let Some(evaluated) = progress.evaluated {

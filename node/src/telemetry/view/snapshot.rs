@@ -151,7 +151,7 @@ pub struct Progress {
     pub batch: u32,
     /// Largest clock distance to a neighbour that counts, commits.
     pub staleness: u64,
-    /// Seconds blocked by a staleness bound.
+    /// Seconds of waiting for others: at a staleness bound, or for the other ranks.
     pub wait_s: f64,
     /// The last evaluation.
     pub evaluated: Option<Evaluated>,
@@ -275,7 +275,7 @@ pub struct Peer {
     pub held_out: Option<f64>,
     /// Samples per second of late.
     pub samples_per_s: f64,
-    /// Seconds that a staleness bound has blocked its training.
+    /// Seconds that its training has waited for others: at a staleness bound, or for the other ranks.
     #[serde(default)]
     pub wait_s: Option<f64>,
     /// Bytes sent since its start.

@@ -143,7 +143,7 @@ impl Screen {
             |consensus| format!("distance {} of the norm", figure(consensus.relative)),
         );
         let text = format!(
-            "lag {} · {apart} · blocked {} · ↑ {} ↓ {}",
+            "lag {} · {apart} · waited {} · ↑ {} ↓ {}",
             progress.staleness,
             span(progress.wait_s),
             measure(traffic.sent_bytes_per_s, "B/s"),

@@ -18,7 +18,7 @@ const CHARTS = [
   ["held", { title: "Loss on held-out data, nats", column: "held_out", x: "steps", log: true }],
   ["rate", { title: "Samples/s", column: "samples_per_s", x: "time", zero: true, smooth: true }],
   ["bytes", { title: "Bytes/s, sent and received", columns: ["sent_bytes_per_s", "received_bytes_per_s"], x: "time", zero: true, smooth: true }],
-  ["waiting", { title: "Waiting at a staleness bound, share of the time", column: "waiting", x: "time", zero: true, percent: true }],
+  ["waiting", { title: "Waiting for others (staleness bound, other ranks), share of the time", column: "waiting", x: "time", zero: true, percent: true }],
   ["distance", { title: "Distance from the mean of all, L2 norm", column: "distance", x: "time", zero: true }],
   ["consensus", { title: "Consensus distance over the norm of the mean", swarm: "distance_ratio", x: "time", log: true }],
   ["lag", { title: "Lag of this peer's neighbours, commits", swarm: "staleness", x: "time", zero: true }],
@@ -45,7 +45,7 @@ function tiles() {
     ["learning rate", figure(p.learning_rate)],
     ["distance / norm", state.consensus ? figure(state.consensus.relative) : UNKNOWN],
     ["lag, commits", count(p.staleness)],
-    ["blocked by bounds", span(p.wait_s)],
+    ["waited for others", span(p.wait_s)],
     ["blocks not read", `${count(state.exchanges.offer_blocks_unread)} of ${count(state.exchanges.offer_blocks)}`],
     ["sent by all", measure(state.peers.reduce((sum, one) => sum + one.sent_bytes, 0), "B")],
   ];
@@ -89,7 +89,7 @@ function events() {
 const COLUMNS = [
   ["state", (p) => p.state], ["step", (p) => String(p.position)], ["loss", (p) => figure(p.loss)],
   ["held-out", (p) => figure(p.held_out)], ["samples/s", (p) => figure(p.samples_per_s)], ["distance", (p) => figure(p.distance)],
-  ["blocked", (p) => span(p.wait_s)], ["commits", (p) => String(p.commits)], ["sent", (p) => measure(p.sent_bytes, "B")],
+  ["waited", (p) => span(p.wait_s)], ["commits", (p) => String(p.commits)], ["sent", (p) => measure(p.sent_bytes, "B")],
   ["received", (p) => measure(p.received_bytes, "B")], ["memory", (p) => (p.memory_bytes ? measure(p.memory_bytes, "B") : UNKNOWN)],
   ["host", (p) => p.host || UNKNOWN], ["device", (p) => p.device || UNKNOWN], ["heard", (p) => (p.id === state.peers[0].id ? "here" : span(p.age_s))],
 ];
