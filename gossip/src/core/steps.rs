@@ -226,8 +226,8 @@ impl Gossip {
 
     /// Has these fragments replaced by the neighbours'.
     fn begin_replacing(&mut self, waiting: Vec<FragmentId>, what: Replacing) {
-        let paused = what == Replacing::Replica
-            && self.transfer.joiner().is_paused(self.context.now);
+        let paused =
+            what == Replacing::Replica && self.transfer.joiner().is_paused(self.context.now);
         if !self.context.progress.may_replace() || paused {
             return;
         }

@@ -448,8 +448,7 @@ impl Initiator {
         let lease = near.membership.links().lease(&context.config, &partner);
         if let Some(own) = self.own.get_mut(&sequence) {
             own.reproposed = matches!(own.state, OwnState::Offered { .. });
-            let retries =
-                if own.reproposed { TENSOR_RETRIES_PER_LEASE } else { RETRIES_PER_LEASE };
+            let retries = if own.reproposed { TENSOR_RETRIES_PER_LEASE } else { RETRIES_PER_LEASE };
             own.retry_at = context.now + lease / retries;
         }
         self.send_propose(context, near.staleness, sequence);

@@ -269,11 +269,13 @@ mod tests {
         let mut donor = Donor::default();
         let most = u32::try_from(context.config.newcomers_max).unwrap();
         for index in 0..most {
-            donor.admit(&mut context, (peer(index), false)).unwrap().kept_until = Time::from_millis(1);
+            donor.admit(&mut context, (peer(index), false)).unwrap().kept_until =
+                Time::from_millis(1);
         }
         context.now = Time::ZERO;
         assert!(donor.admit(&mut context, (peer(most), false)).is_none());
-        donor.admit(&mut context, (peer(0), false)).unwrap().given = REPLICAS_MAX * context.fragments;
+        donor.admit(&mut context, (peer(0), false)).unwrap().given =
+            REPLICAS_MAX * context.fragments;
         assert!(donor.admit(&mut context, (peer(0), false)).is_some(), "nobody else asks");
         donor.admit(&mut context, (peer(most), false)).unwrap().kept_until = Time::from_millis(1);
         assert!(donor.admit(&mut context, (peer(0), false)).is_none(), "the places are taken");

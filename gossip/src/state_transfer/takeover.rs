@@ -211,7 +211,11 @@ mod tests {
         assert_eq!(found, Some(BadReplica { donor: None }), "one of two");
         let [only] = takeovers.allowed(vec![peer(1), peer(2), peer(3)])[..] else { panic!() };
         takeovers.ask_everybody();
-        assert_eq!(takeovers.allowed(vec![peer(3), peer(4)]).len(), 2, "the next replica is of all");
+        assert_eq!(
+            takeovers.allowed(vec![peer(3), peer(4)]).len(),
+            2,
+            "the next replica is of all"
+        );
         takeovers.begin_trial(Clock(12), [(FragmentId(0), only)].into());
         meet(&mut takeovers, 3, 0, 2.0);
         assert_eq!(takeovers.on_left_out(Clock(12), peer(7)), by(only));

@@ -176,7 +176,8 @@ pub(crate) const DIALS_PER_PEER_MAX: usize = 2;
 pub(crate) const DIALS_MAX: usize = PENDING_CONNECTIONS_MAX as usize / 2;
 /// Wait before a peer that this one has reached over TCP is dialled over QUIC, the first and the longest. QUIC's first
 /// packet may have been lost; where no UDP passes, a dial is a few packets.
-pub(crate) const QUIC_AGAIN: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
+pub(crate) const QUIC_AGAIN: (Duration, Duration) =
+    (Duration::from_secs(30), Duration::from_secs(600));
 /// Failed dials before a discovered peer is forgotten. Bootstrap addresses and peers of earlier starts
 /// are never forgotten.
 pub(crate) const REDIAL_ATTEMPTS_MAX: u32 = 6;

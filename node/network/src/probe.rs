@@ -312,8 +312,7 @@ impl Probe {
             let (address, connected) = (address.clone(), false);
             let (info, round_trip, question) = (None, None, Question::Unasked);
             let not_let_in = None;
-            let dial =
-                Dial { address, connected, info, round_trip, question, failed, not_let_in };
+            let dial = Dial { address, connected, info, round_trip, question, failed, not_let_in };
             dials.insert(connection, dial);
         }
         dials

@@ -192,7 +192,8 @@ impl Sessions {
 
     /// Peers that were reached over TCP and may be dialled over QUIC now.
     pub(crate) fn due_over_quic(&mut self, now: Instant) -> Vec<PeerId> {
-        let due = self.sessions.iter_mut().filter_map(|(peer, it)| it.is_quic_due(now).then_some(*peer));
+        let due =
+            self.sessions.iter_mut().filter_map(|(peer, it)| it.is_quic_due(now).then_some(*peer));
         due.collect()
     }
 

@@ -89,9 +89,9 @@ async fn ask(config: &Config, secret: Option<&RunSecret>) -> Result<RunSpec, Joi
         let mut probe = Probe::start(&[], secret, ANSWER_MAX).await?;
         let found = probe.dial(&addresses, ANSWER_MAX).await;
         drop(probe);
-        let refused = found.iter().all(|member| {
-            member.as_ref().is_err_and(|silence| silence.not_let_in.is_some())
-        });
+        let refused = found
+            .iter()
+            .all(|member| member.as_ref().is_err_and(|silence| silence.not_let_in.is_some()));
         if let Some(Err(silence)) = found.first().filter(|_| refused)
             && let Some(why) = silence.not_let_in
         {

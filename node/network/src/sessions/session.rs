@@ -24,8 +24,8 @@ use crate::io::traffic::Traffic;
 use crate::io::writer::{FrameSink, Start, write};
 use crate::io::{bulk, direct};
 use crate::limits::{
-    BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, BULK_STREAM_READERS_MAX, CONTROL_QUEUE_MAX, DIRECT_READERS_MAX,
-    HELLO_TIMEOUT, QUIC_AGAIN,
+    BULK_ATTEMPTS_MAX, BULK_QUEUE_MAX, BULK_READERS_MAX, BULK_STREAM_READERS_MAX,
+    CONTROL_QUEUE_MAX, DIRECT_READERS_MAX, HELLO_TIMEOUT, QUIC_AGAIN,
 };
 use crate::slots::Guest;
 use crate::swarm::streams::{Path, StreamKind};
