@@ -4,6 +4,8 @@ mod connections;
 mod handshake;
 mod removal;
 
+use std::collections::BTreeSet;
+
 use dnode_direct::Arrival;
 use dnode_protocol::PeerId;
 use dnode_quic::BulkConnection;
@@ -45,6 +47,8 @@ pub(crate) struct Service {
     discovery: Discovery,
     copies: Copies,
     admission: Admission,
+    /// Connected libp2p nodes that are no dnode peers.
+    strangers: BTreeSet<PeerId>,
 }
 
 impl Service {
@@ -54,7 +58,8 @@ impl Service {
         discovery: Discovery,
         admission: Admission,
     ) -> Self {
-        Self { context, sessions, discovery, copies: Copies::default(), admission }
+        let (copies, strangers) = (Copies::default(), BTreeSet::new());
+        Self { context, sessions, discovery, copies, admission, strangers }
     }
 
     /// Runs until it is shut down, or until nobody holds a handle or receives events any more.

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::event::{DownReason, NetworkEvent, OffenceKind};
 use crate::io::report::Via;
 use crate::io::writer::FrameSink;
-use crate::limits::READERS_MAX;
+use crate::limits::{READERS_MAX, STRANGERS_MAX};
 use crate::nat::reachability::Proof;
 use crate::sessions::Stage;
 use crate::swarm::streams::{self, OpenError, Path, StreamKind, far_end};
@@ -208,6 +208,7 @@ impl Service {
             self.sessions.on_connection_closed(peer, connection, &mut self.context);
             return;
         }
+        self.strangers.remove(&peer);
         if matches!(self.sessions.stage(peer), Some(Stage::Refusing(_))) {
             self.hang_up_refused(peer).await;
             return;
@@ -297,14 +298,16 @@ impl Service {
     }
 
     /// Handles a libp2p node that is no dnode peer. It may stay, unless it was dialled as a member of
-    /// the swarm.
+    /// the swarm, or there are enough of these.
     async fn on_stranger(&mut self, peer: PeerId) {
         self.end_session(peer, DownReason::Left).await;
         let cause = "the node there is no dnode peer";
         let dialled = self.discovery.on_down(peer, cause, &mut self.context);
         self.discovery.on_left(peer);
-        if dialled {
+        if dialled || self.strangers.len() >= STRANGERS_MAX as usize {
             self.context.disconnect(peer);
+        } else {
+            self.strangers.insert(peer);
         }
     }
 }

@@ -75,6 +75,15 @@ impl Context {
         self.averaging.set_end(steps);
     }
 
+    /// The last rank of a group ends at this step, so this one does, too.
+    pub(super) fn end_with(&mut self, last: Option<u64>) {
+        let own = self.cursor.end();
+        if let Some(end) = last.filter(|end| *end != own) {
+            tracing::warn!("ends at step {end}, as another rank does, not at {own}");
+            self.set_end(end);
+        }
+    }
+
     /// A local step is over: its weights may count in the average.
     pub(super) fn average(&mut self) {
         self.averaging.stepped(&self.replica, self.cursor.position());

@@ -202,6 +202,7 @@ impl Cursor {
             since_round: self.since_round,
             local_steps: self.stride.local_steps(),
             parameters,
+            end: self.end,
             mark: WeightsMark::NONE,
             handed: [WeightsMark::NONE; super::rack::standing::HANDED_MAX],
         }

@@ -50,18 +50,19 @@ impl Ranks {
     }
 
     /// Finds out, before the first operation, whether all ranks are at the same step. From then on all
-    /// evaluate as often as the one that does so most often.
+    /// evaluate as often as the one that does so most often. Returns where the last of them ends, which is then where
+    /// all end.
     fn compare(
         &mut self,
-        at: StepId,
+        (at, end): (StepId, u64),
         evaluations: &mut Evaluations,
         (queues, patience): (&Queues, Duration),
-    ) -> Result<(), TrainError> {
+    ) -> Result<Option<u64>, TrainError> {
         if self.equal {
-            return Ok(());
+            return Ok(None);
         }
         let Place { rank, size } = self.place;
-        let own = [at.index, at.position, evaluations.every()].map(halves);
+        let own = [at.index, at.position, evaluations.every(), end].map(halves);
         let mut all = vec![[0.0; 2]; own.len() * size];
         all[own.len() * rank..][..own.len()].copy_from_slice(&own);
         self.all_reduce_mean(all.as_flattened_mut(), queues, patience)?;
@@ -75,7 +76,7 @@ impl Ranks {
         }
         let every = ranks.iter().map(|theirs| whole(theirs[2], size));
         evaluations.set_every(every.filter(|every| *every > 0).min().unwrap_or(0));
-        Ok(())
+        Ok(ranks.iter().map(|theirs| whole(theirs[3], size)).max())
     }
 
     /// Replaces `values` by their mean over all ranks, with equal bits at every one. No rank may be
@@ -112,8 +113,10 @@ impl Ranks {
             TrainError::Other("all-reduce needs a trainer whose step can be split: choose another gossip.rule, or implement Trainer::split".to_owned())
         })?;
         let queues = &context.queues;
-        let compared = self.compare(at, evaluations, (queues, patience));
-        let gradient = compared.and_then(|()| match &mut self.way {
+        let place = (at, context.cursor.end());
+        let compared = self.compare(place, evaluations, (queues, patience));
+        let end = compared.as_ref().copied().unwrap_or_default();
+        let gradient = compared.and_then(|_| match &mut self.way {
             Way::Near(group) => {
                 group.set_patience(patience);
                 let in_parts = &mut self.in_parts;
@@ -132,6 +135,7 @@ impl Ranks {
         });
         let StepReport { loss, samples, .. } =
             gradient.map_err(|error| broken(error, (queues, &context.shared)))?;
+        context.end_with(end);
         let trainer = context.replica.trainer_mut().split();
         let updated = trainer.map(|trainer| trainer.update(at)).transpose()?;
         Ok(StepReport { loss, samples, ..updated.unwrap_or_default() })
@@ -151,13 +155,19 @@ impl Ranks {
         let mut values = vec![0.0; parameters + 1];
         context.replica.progress(&mut values[..parameters]);
         values[parameters] = f32::from(evaluations.is_due());
-        let (queues, at) = (&context.queues, context.cursor.step_id());
+        let (queues, at) =
+            (&context.queues, (context.cursor.step_id(), context.cursor.end()));
+        let mut end = None;
         let wait = queues.begin_rank_wait();
         let reduced = self
             .compare(at, evaluations, (queues, patience))
-            .and_then(|()| self.all_reduce_mean(&mut values, queues, patience));
+            .and_then(|last| {
+                end = last;
+                self.all_reduce_mean(&mut values, queues, patience)
+            });
         context.pace.waited(queues.end_rank_wait(wait));
         reduced.map_err(|error| broken(error, (queues, &context.shared)))?;
+        context.end_with(end);
         evaluations.set_due(values[parameters] > 0.0);
         context.replica.commit_mean(&mut values[..parameters]);
         context.committed();

@@ -144,13 +144,15 @@ fn a_bound_does_not_hold_peers_that_commit_together() {
 }
 
 #[test]
-fn peers_of_a_synchronous_run_evaluate_at_the_same_steps_whatever_each_asks_for() {
+fn peers_of_a_synchronous_run_evaluate_and_end_at_the_same_steps_whatever_each_asks_for() {
     let folder = tempfile::tempdir().unwrap();
     let of = |commits, every: [u64; 3]| {
         let plan = Plan { commits, mix_every: 0, ..plan(folder.path(), 8) };
         let outer = OuterStep { learning_rate: 0.7, momentum: 0.8 };
-        let peers = every.map(|evaluate_every| {
-            let plan = Plan { evaluate_every, ..plan.clone() };
+        // All end where the last one does.
+        let peers: [TrainingThread; 3] = std::array::from_fn(|rank| {
+            let (evaluate_every, steps) = (every[rank], [4, 8, 6][rank]);
+            let plan = Plan { evaluate_every, steps, ..plan.clone() };
             if commits == Commits::Never {
                 start_split(plan)
             } else {

@@ -131,6 +131,8 @@ fn stand_with(table: &Table, lacks_step: bool, context: &mut Context) -> Result<
         let samples = context.pace.batch();
         context.cursor.count_step(u64::from(samples));
     }
+    // All train by one schedule and to one end, whatever each was started with.
+    context.end_with(table.ranks.iter().map(|rank| rank.end).max());
     if context.cursor.meet(&table.ranks, table.ranks[table.root]) {
         context.tell_committed(Vec::new())?;
     }

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 /// (guess).
 pub(in crate::training::steps) const HANDED_MAX: usize = 4;
 /// Numbers in a standing.
-const STANDING: usize = 8 + 2 * HANDED_MAX;
+const STANDING: usize = 9 + 2 * HANDED_MAX;
 /// Elements of a standing: two for each number.
 pub(in crate::training::steps) const STANDING_ELEMENTS: usize = 2 * STANDING;
 
@@ -29,6 +29,8 @@ pub(in crate::training::steps) struct Standing {
     pub(in crate::training::steps) since_round: u64,
     pub(in crate::training::steps) local_steps: u64,
     pub(in crate::training::steps) parameters: u64,
+    /// Step at which it ends.
+    pub(in crate::training::steps) end: u64,
     /// The weights that it last had in common with others.
     pub(in crate::training::steps) mark: WeightsMark,
     /// The weights that failed operations would have made of what this rank gave. Another rank may have
@@ -49,9 +51,9 @@ impl WeightsMark {
 impl Standing {
     fn numbers(self) -> impl Iterator<Item = u64> {
         let Self { clock, micro_steps, since_commit, since_round, .. } = self;
-        let Self { local_steps, parameters, mark, handed, .. } = self;
+        let Self { local_steps, parameters, end, mark, handed, .. } = self;
         let marks = std::iter::once(mark).chain(handed);
-        [clock, micro_steps, since_commit, since_round, local_steps, parameters]
+        [clock, micro_steps, since_commit, since_round, local_steps, parameters, end]
             .into_iter()
             .chain(marks.flat_map(|mark| [mark.group, mark.commits]))
     }
@@ -76,6 +78,7 @@ impl Standing {
             since_round: next(),
             local_steps: next(),
             parameters: next(),
+            end: next(),
             mark: WeightsMark { group: next(), commits: next() },
             handed: std::array::from_fn(|_| WeightsMark { group: next(), commits: next() }),
         }
@@ -149,6 +152,7 @@ mod tests {
         since_round: 0,
         local_steps: 25,
         parameters: 7,
+        end: 2000,
         mark: NEW,
         handed: [NEW, NOTHING, WeightsMark { group: 1, commits: 2 }, NOTHING],
     };

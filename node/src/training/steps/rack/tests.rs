@@ -93,9 +93,11 @@ impl Rank {
         let meter = Arc::new(Meter::new(Instant::now()));
         let queues = Queues::new(of_driver, mailbox, meter, to_driver, ring);
         let shared = SavingShared::new(&mut replica, 0);
-        let cursor = Cursor::new(Position::default(), Arc::default(), &plan());
-        let averaging = Averaging::new(0.0, None, (Position::default(), plan().steps));
-        let mut training = Training::new(replica, plan(), (cursor, averaging), queues, shared);
+        // One rank was started with fewer steps: all end where the last one does.
+        let plan = Plan { steps: STEPS - u64::from(rank == 1), ..plan() };
+        let cursor = Cursor::new(Position::default(), Arc::default(), &plan);
+        let averaging = Averaging::new(0.0, None, (Position::default(), plan.steps));
+        let mut training = Training::new(replica, plan, (cursor, averaging), queues, shared);
         training.on_permission().unwrap();
         Self { rank, training, reports, mixed: Vec::new(), waited: 0, _commands: commands }
     }
