@@ -56,6 +56,11 @@ impl Exchange {
         self.initiator.open() + self.responder.open()
     }
 
+    /// Own exchanges that have not ended, and answered ones that hold their fragment.
+    pub(crate) fn open_at_each_end(&self) -> (usize, usize) {
+        (self.initiator.own_open(), self.responder.holding())
+    }
+
     /// Whether `exchange` has begun and not ended at this end.
     pub(crate) fn is_open(&self, context: &Context, exchange: ExchangeId) -> bool {
         let own = context.is_own(exchange) && self.initiator.contains(exchange.sequence);

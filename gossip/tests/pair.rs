@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use dnode_gossip::testing::{Effect, Pair, numbers, peer, terms};
+use dnode_gossip::testing::{Effect, Host, Pair, numbers, peer, terms};
 use dnode_gossip::{Config, Event, Failure, Input, Offence, Role, Standing};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message};
@@ -66,15 +66,29 @@ fn crossing_proposals_of_one_fragment_end_in_one_exchange() {
 
 #[test]
 fn many_fragments_are_exchanged_under_the_limit_on_open_exchanges() {
-    let config = Config::default();
-    let mut pair = greeted(&config, 16);
+    for (own_max, answered_max) in [(3, 16), (16, 3)] {
+        let config = Config { own_max, answered_max, ..Config::default() };
+        exchange_many(&config);
+    }
+}
+
+fn exchange_many(config: &Config) {
+    let mut pair = greeted(config, 40);
     pair.input(0, Input::RoundDue);
-    assert!(pair.run_until(SECOND, |p| {
-        assert!(p.hosts[0].core.open() <= config.own_max);
+    let most = std::cell::Cell::new((0, 0));
+    assert!(pair.run_until(LONG, |p| {
+        let (own, _) = p.hosts[0].core.open_at_each_end();
+        let (_, answered) = p.hosts[1].core.open_at_each_end();
+        most.set((most.get().0.max(own), most.get().1.max(answered)));
         p.hosts[0].rounds_done == 1 && at_rest(p)
     }));
-    assert_eq!(applied(&pair, Role::Initiator), 16);
-    assert!((0..2).all(|h| pair.hosts[h].values().iter().all(|v| (v - 0.5).abs() < 1e-12)));
+    assert!(most.get().0 <= config.own_max && most.get().1 <= config.answered_max, "{most:?}");
+    // Who is too often busy is asked again in the next round.
+    let busy = config.answered_max < config.own_max;
+    let exchanged = applied(&pair, Role::Initiator);
+    assert!(exchanged == 40 || busy && exchanged > 20, "{exchanged}");
+    let mixed = |host: &Host| host.values().iter().filter(|v| (**v - 0.5).abs() < 1e-12).count();
+    assert!(pair.hosts.iter().all(|host| mixed(host) == exchanged));
 }
 
 #[test]

@@ -63,6 +63,13 @@ impl Gossip {
             + DeltaSet::OPEN_MAX
     }
 
+    /// Exchanges of this peer that have not ended, and those that it answers and that hold their fragment: at most
+    /// [`Config::own_max`] and [`Config::answered_max`].
+    #[must_use]
+    pub fn open_at_each_end(&self) -> (usize, usize) {
+        self.exchange.open_at_each_end()
+    }
+
     /// Whether `exchange` has begun and not ended at this end.
     #[must_use]
     pub fn is_open(&self, exchange: ExchangeId) -> bool {

@@ -50,6 +50,10 @@ impl Initiator {
         self.own.len() + self.aborts.open()
     }
 
+    pub(super) fn own_open(&self) -> usize {
+        self.own.len()
+    }
+
     pub(super) fn contains(&self, sequence: u64) -> bool {
         self.own.contains_key(&sequence)
     }

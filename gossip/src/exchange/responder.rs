@@ -46,6 +46,16 @@ impl Responder {
         self.answered.len()
     }
 
+    /// Those that are in one of these states.
+    fn count(&self, which: impl Fn(AnsweredState) -> bool) -> usize {
+        self.answered.values().filter(|answered| which(answered.state)).count()
+    }
+
+    /// Those that hold a fragment.
+    pub(super) fn holding(&self) -> usize {
+        self.count(|state| matches!(state, AnsweredState::Accepted | AnsweredState::Mixing))
+    }
+
     pub(super) fn contains(&self, exchange: &ExchangeId) -> bool {
         self.answered.contains_key(exchange)
     }
@@ -170,14 +180,13 @@ impl Responder {
         (from, fragment): (PeerId, FragmentId),
     ) -> bool {
         let config = &context.config;
-        let open = self.answered.values().filter(|a| a.state != AnsweredState::Applied).count();
         let declined = near.membership.links().declines(&from, context.now);
         let member = near.membership.get(&from);
         !member.is_some_and(|member| context.shares(member.stripe, fragment))
             || declined
             || context.progress.is_replacing()
             || context.progress.is_leaving()
-            || open >= config.answered_max
+            || self.count(|state| state != AnsweredState::Applied) >= config.answered_max
             || near.rounds.declines(context, fragment)
             || self.answered.len() >= JOURNAL_MAX
             || self.is_owed(context, near, from)

@@ -66,6 +66,7 @@ fn watched(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std::error
     layout.push("second.weight", &[LEN - extent / 2 * 2 + 1])?;
     let weights = vec![0.0; layout.parameters()];
     let mut swarm = Swarm::join(options, layout, weights)?;
+    write("joined", &swarm.parameters()[0].to_string())?;
     let asked = |what: &str| std::fs::remove_file(what).is_ok();
     let mut steps = 0_u64;
     loop {
@@ -194,10 +195,16 @@ fn loops_with_different_goals_meet_in_the_middle_and_go_on_as_others_leave_and_d
     weight_between(&root, "1", 1.2, 2.8);
     assert!(ask(&root, "0", "wait", "waited").parse::<usize>().unwrap() >= 1);
     first.wait_step(2000);
-    // A joiner pulls the swarm's weights: at its own goal of 2 they are in no doubt.
-    let mut third = start_watched(&root, "2", 2.0, &join);
+    // A joiner has pulled the swarm's weights when its loop begins. They lie between the goals of the
+    // others, and neither the zeros it brings nor its own goal does.
+    let third_joins = flags(&[&join, &["--require-peers", "1"]]);
+    let mut third = start_watched(&root, "2", -1.0, &third_joins);
     third.wait_event("catch-up-done");
-    weight_between(&root, "2", 1.2, 2.8);
+    let joined = root.path().join("2/joined");
+    let pulled: f32 =
+        wait("the loop begins", || std::fs::read_to_string(&joined).ok()?.parse().ok());
+    assert!(0.8 < pulled && pulled < 3.2, "{pulled}");
+    weight_between(&root, "2", -0.9, 3.2);
     second.kill();
     assert_eq!(ask(&root, "0", "leave", "left"), "interrupted");
     assert!(first.wait_exit().success(), "{}", first.log());

@@ -32,6 +32,23 @@ fn group(peer: &Peer) -> Option<(String, usize)> {
     Some((words.nth(1)?.to_owned(), size))
 }
 
+/// The step that the newest line of the peer tells.
+fn step(peer: &Peer) -> u64 {
+    wait("a step is told", || peer.metrics().iter().rev().find_map(|line| line["step"].as_u64()))
+}
+
+/// How many exchanges the peers say that they had, all together.
+fn exchanges<'a>(peers: impl IntoIterator<Item = &'a Peer>) -> u64 {
+    let had = |peer: &Peer| -> u64 {
+        let lines = peer.metrics();
+        let Some(last) = lines.iter().rfind(|line| line["kind"] == "staleness") else { return 0 };
+        let partners = last["partners"].as_array().unwrap().iter();
+        let lags = partners.flat_map(|partner| partner["lag"].as_array().unwrap());
+        lags.map(|count| count.as_u64().unwrap()).sum()
+    };
+    peers.into_iter().map(had).sum()
+}
+
 /// Peers of these racks in a run of so many steps.
 fn start(root: &tempfile::TempDir, racks: &[&str], steps: &str) -> Vec<Peer> {
     let mut peers: Vec<Peer> = Vec::new();
@@ -70,14 +87,24 @@ fn two_racks_train_as_two_replicas_and_one_goes_on_without_a_rank_that_dies() {
         let names: BTreeSet<_> = groups.iter().map(|(name, _)| name).collect();
         (sizes == [3, 3, 3, 2, 2] && names.len() == 2).then_some(())
     });
-    let before = peers[0].metrics().last().and_then(|line| line["step"].as_u64()).unwrap();
+    wait("both racks have had exchanges", || {
+        (exchanges(&peers[..3]) > 0 && exchanges(&peers[3..]) > 0).then_some(())
+    });
     peers[1].kill();
     for index in [0, 2] {
         wait("the survivors have got together anew", || {
             (group(&peers[index])?.1 == 2).then_some(())
         });
     }
-    peers[0].wait_step(before + 1);
+    // The event that tells of the new group has a step, too: what counts is what comes after it.
+    let before = exchanges([&peers[0], &peers[2]]);
+    for index in [0, 2] {
+        let regrouped = step(&peers[index]);
+        peers[index].wait_step(regrouped + 100);
+    }
+    wait("the survivors go on to meet the other rack", || {
+        (exchanges([&peers[0], &peers[2]]) > before).then_some(())
+    });
     for index in [0, 2, 3, 4] {
         peers[index].signal("INT");
         let last: Value = peers[index].finish();
@@ -131,8 +158,8 @@ fn a_rank_that_joins_is_no_rank_that_is_lost() {
         peers.iter().all(|peer| size(peer) == Some(3)).then_some(())
     });
     for peer in &mut peers {
-        let step = peer.metrics().last().and_then(|line| line["step"].as_u64()).unwrap();
-        peer.wait_step(step + 100);
+        let met = step(peer);
+        peer.wait_step(met + 100);
     }
     for peer in &mut peers {
         assert!(!peer.log().contains("a rank of the rack is lost"), "{}", peer.log());
@@ -165,8 +192,7 @@ fn a_rank_whose_training_hangs_is_left_out_until_it_goes_on() {
     wait("the others have got together without it", || {
         peers[..2].iter().all(|peer| size(peer) == Some(2)).then_some(())
     });
-    let step = |peer: &Peer| peer.metrics().last().and_then(|line| line["step"].as_u64());
-    let before = wait("a step is told", || step(&peers[0]));
+    let before = step(&peers[0]);
     peers[0].wait_step(before + 100);
     stuck::set(&peers[2], false);
     wait("all have got together again", || all(&peers));

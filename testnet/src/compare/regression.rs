@@ -21,16 +21,19 @@ const TAIL: f64 = 0.025;
 /// groups of so many values each: the bootstrap knows nothing of what it has not seen.
 const WIDENED: [f64; 9] = [1.0, 1.0, 2.20, 1.42, 1.25, 1.18, 1.14, 1.11, 1.09];
 
+/// By measure: the value of each seed.
+pub type Values = BTreeMap<String, Vec<f64>>;
+
 /// The numbers of a comparison that are compared with those of another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SavedNumbers {
     /// The machine; times are compared only on the same kind.
     pub machine: Machine,
-    /// Variants that could not be run, each `CELL ARM`.
+    /// What could not be run: a case by its name, a variant as `CASE VARIANT`.
     #[serde(default)]
     pub skipped: Vec<String>,
-    /// By case, variant and measure: the value of each seed.
-    pub cases: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<f64>>>>,
+    /// By case and variant.
+    pub cases: BTreeMap<String, BTreeMap<String, Values>>,
 }
 
 /// What is compared.
@@ -87,24 +90,34 @@ const MEASURES: [Measure; 8] = [
     Measure { name: SURVIVAL, timed: false, more: true, of: |_| Some(1.0) },
 ];
 
-/// A measure that has changed.
+/// A relative change of a mean, percent, where positive is more, and the interval that it lies in.
+type Relative = (f64, (f64, f64));
+
+/// A measure that has changed, or what could not be compared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     /// Case, variant and measure.
     pub what: String,
-    /// Relative change of the mean, percent; positive is more.
-    pub percent: f64,
-    /// The interval that it lies in, percent.
-    pub interval: (f64, f64),
+    /// By how much; nothing where nothing could be compared.
+    pub by: Option<Relative>,
     /// Whether it is a change for the worse.
     pub worse: bool,
 }
 
+impl Change {
+    /// What is not there any more counts as worse: nobody knows whether it still is as good.
+    const fn missing(what: String) -> Self {
+        Self { what, by: None, worse: true }
+    }
+}
+
 impl std::fmt::Display for Change {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { what, percent, interval: (low, high), worse } = self;
+        let Self { what, by, worse } = self;
         let word = if *worse { "worse" } else { "better" };
-        write!(formatter, "{word}: {what}: {percent:+.1} % ({low:+.1} to {high:+.1})")
+        write!(formatter, "{word}: {what}")?;
+        let Some((percent, (low, high))) = by else { return Ok(()) };
+        write!(formatter, ": {percent:+.1} % ({low:+.1} to {high:+.1})")
     }
 }
 
@@ -134,7 +147,7 @@ impl SavedNumbers {
     #[must_use]
     pub fn of(cases: &[CaseSummary]) -> Option<Self> {
         let machine = cases.first()?.state.record.machine.clone();
-        let values = |variant: &VariantSummary| -> BTreeMap<String, Vec<f64>> {
+        let values = |variant: &VariantSummary| -> Values {
             let measures = MEASURES.iter().map(|measure| {
                 let mut values: Vec<f64> = variant.runs.iter().filter_map(measure.of).collect();
                 if measure.name == SURVIVAL {
@@ -151,8 +164,10 @@ impl SavedNumbers {
                 .collect()
         };
         let skipped = cases.iter().flat_map(|case| {
+            let name = &case.case.name;
+            let whole = case.state.skipped.iter().map(move |_| name.clone());
             let variants = case.state.variants_skipped.iter();
-            variants.map(|(variant, _)| format!("{} {variant}", case.case.name))
+            whole.chain(variants.map(move |(variant, _)| format!("{name} {variant}")))
         });
         let run = cases.iter().filter(|case| case.state.skipped.is_none());
         let cases = run.map(|case| (case.case.name.clone(), variants(case))).collect();
@@ -181,56 +196,80 @@ impl SavedNumbers {
         serde_json::from_str(&text).map_err(|source| RegressionError::Format { path, source })
     }
 
-    /// Changes from `old` that are beyond noise and more than `slack_percent`; a variant that has no
-    /// runs any more is one, cases and variants that are new are not compared.
+    /// Changes from `old` that are beyond noise and more than `slack_percent`.
+    ///
+    /// A case that is gone is one, and so is a variant that has no runs any more, unless it cannot be
+    /// run here. Cases and variants that are new are not compared. That nothing at all was compared is
+    /// a change for the worse, too: it would look as if nothing had changed.
     #[must_use]
     pub fn against(&self, old: &Self, slack_percent: f64) -> Vec<Change> {
-        let kind = |machine: &Machine| (machine.cpu.clone(), machine.cores);
-        let same_machine = kind(&self.machine) == kind(&old.machine);
-        let mut changes = Vec::new();
-        for (case, variants) in &self.cases {
-            let has_runs =
-                |values: &&BTreeMap<String, Vec<f64>>| values.values().any(|v| !v.is_empty());
-            let before = old.cases.get(case).into_iter().flatten();
-            for (variant, _) in before.filter(|(_, values)| has_runs(values)) {
-                let named = format!("{case} {variant}");
-                if variants.get(variant).filter(has_runs).is_none()
-                    && !self.skipped.contains(&named)
-                {
-                    let what = format!("{named}: runs");
-                    changes.push(Change {
-                        what,
-                        percent: -100.0,
-                        interval: (-100.0, -100.0),
-                        worse: true,
-                    });
-                }
+        let mut changes = self.gone(old);
+        let mut compared = 0_usize;
+        for (what, more, (percent, interval)) in self.compared(old) {
+            compared += 1;
+            let beyond = interval.0 > 0.0 || interval.1 < 0.0;
+            if beyond && percent.abs() > slack_percent {
+                let worse = (percent > 0.0) != more;
+                changes.push(Change { what, by: Some((percent, interval)), worse });
             }
-            for (variant, values) in variants {
-                let before = old.cases.get(case).and_then(|variants| variants.get(variant));
-                for measure in MEASURES.iter().filter(|m| same_machine || !m.timed) {
-                    let of =
-                        |values: &BTreeMap<String, Vec<f64>>| values.get(measure.name).cloned();
-                    let (Some(new), Some(old)) = (of(values), before.and_then(of)) else {
-                        continue;
-                    };
-                    let Some((percent, interval)) = change(&old, &new) else { continue };
-                    let beyond = interval.0 > 0.0 || interval.1 < 0.0;
-                    if beyond && percent.abs() > slack_percent {
-                        let what = format!("{case} {variant}: {}", measure.name);
-                        let worse = (percent > 0.0) != measure.more;
-                        changes.push(Change { what, percent, interval, worse });
-                    }
+        }
+        if compared == 0 {
+            let what = "nothing was compared: no variant has two values of a measure in both";
+            changes.push(Change::missing(what.to_owned()));
+        }
+        changes
+    }
+
+    /// What `old` has runs of and these numbers have none of, although it could be run here.
+    fn gone(&self, old: &Self) -> Vec<Change> {
+        let has_runs = |values: &Values| values.values().any(|v| !v.is_empty());
+        let mut gone = Vec::new();
+        for (case, before) in &old.cases {
+            let mut before = before.iter().filter(|(_, values)| has_runs(values)).peekable();
+            if before.peek().is_none() || self.skipped.contains(case) {
+                continue;
+            }
+            let Some(variants) = self.cases.get(case) else {
+                gone.push(Change::missing(format!("{case}: the case is gone")));
+                continue;
+            };
+            for (variant, _) in before {
+                let what = format!("{case} {variant}");
+                let is_there = variants.get(variant).is_some_and(has_runs);
+                if !is_there && !self.skipped.contains(&what) {
+                    let by = Some((-100.0, (-100.0, -100.0)));
+                    gone.push(Change { what: what + ": runs", by, worse: true });
                 }
             }
         }
-        changes
+        gone
+    }
+
+    /// Each measure that can be compared: its name, whether more is better, and its change.
+    fn compared(&self, old: &Self) -> Vec<(String, bool, Relative)> {
+        let kind = |machine: &Machine| (machine.cpu.clone(), machine.cores);
+        let same_machine = kind(&self.machine) == kind(&old.machine);
+        let mut compared = Vec::new();
+        for (case, variants) in &self.cases {
+            let before = old.cases.get(case);
+            for (variant, new) in variants {
+                let Some(old) = before.and_then(|variants| variants.get(variant)) else { continue };
+                for measure in MEASURES.iter().filter(|measure| same_machine || !measure.timed) {
+                    let of = |values: &Values| values.get(measure.name).cloned();
+                    let (Some(new), Some(old)) = (of(new), of(old)) else { continue };
+                    let Some(relative) = change(&old, &new) else { continue };
+                    let what = format!("{case} {variant}: {}", measure.name);
+                    compared.push((what, measure.more, relative));
+                }
+            }
+        }
+        compared
     }
 }
 
 /// Relative change of the mean, percent, and its 95 % interval by the bootstrap (Efron 1979), both
 /// groups resampled; nothing for less than two values in a group.
-fn change(old: &[f64], new: &[f64]) -> Option<(f64, (f64, f64))> {
+fn change(old: &[f64], new: &[f64]) -> Option<Relative> {
     if old.len() < 2 || new.len() < 2 {
         return None;
     }
@@ -336,9 +375,51 @@ mod tests {
         gone.cases.insert("digits".to_owned(), BTreeMap::new());
         assert!(said(&gone)[0].starts_with("worse: digits gossip: runs: -100.0 %"));
         gone.skipped = vec!["digits gossip".to_owned()];
-        assert!(said(&gone).is_empty(), "what cannot be run here has not gone");
+        assert_eq!(said(&gone), [NOTHING], "what cannot be run here has not gone");
         // What never was reached can only get better, and nothing is a part of nothing.
         assert!(old.against(&reaching([0.0, 0.0, 0.0]), 5.0).is_empty());
+    }
+
+    const NOTHING: &str =
+        "worse: nothing was compared: no variant has two values of a measure in both";
+
+    #[test]
+    fn a_case_that_is_gone_is_a_change_for_the_worse() {
+        let new = numbers("a", [1.0; 3], [1.0; 3]);
+        let mut old = new.clone();
+        old.cases.insert("text".to_owned(), old.cases["digits"].clone());
+        let said = |new: &SavedNumbers| -> Vec<String> {
+            new.against(&old, 5.0).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(said(&new), ["worse: text: the case is gone"]);
+        let mut skipping = new.clone();
+        skipping.skipped = vec!["text".to_owned()];
+        assert!(said(&skipping).is_empty(), "what cannot be run here has not gone");
+        assert!(old.against(&new, 5.0).is_empty(), "a case that is new is not compared");
+        // A case that never had a run has lost nothing.
+        old.cases.insert("text".to_owned(), BTreeMap::new());
+        assert!(new.against(&old, 5.0).is_empty());
+    }
+
+    #[test]
+    fn where_nothing_is_compared_nothing_is_well() {
+        let three = numbers("a", [1.0; 3], [1.0; 3]);
+        let said = |new: &SavedNumbers, old: &SavedNumbers| -> Vec<String> {
+            new.against(old, 5.0).iter().map(ToString::to_string).collect()
+        };
+        let mut renamed = three.clone();
+        let variants = renamed.cases.remove("digits").unwrap();
+        renamed.cases.insert("text".to_owned(), variants);
+        assert_eq!(said(&renamed, &three), ["worse: digits: the case is gone", NOTHING]);
+        let mut one = three.clone();
+        let measures = one.cases.values_mut().flat_map(|variants| variants.values_mut());
+        measures.flat_map(|values| values.values_mut()).for_each(|values| values.truncate(1));
+        assert_eq!(said(&three, &one), [NOTHING], "one seed is not judged");
+        assert_eq!(said(&one, &three), [NOTHING]);
+        let empty = SavedNumbers { cases: BTreeMap::new(), ..three.clone() };
+        assert_eq!(said(&three, &empty), [NOTHING]);
+        let new = three.against(&empty, 5.0);
+        assert!(new.iter().all(|change| change.worse && change.by.is_none()));
     }
 
     fn reaching(runs: [f64; 3]) -> SavedNumbers {

@@ -49,7 +49,12 @@ impl Checks {
         let (count, small) = (scenario.peers as usize, scenario.peers <= SMALL);
         let fragments = scenario.fragments as usize;
         Self {
-            journal: Journal::new(count, fragments, scenario.width, small),
+            journal: Journal::new(
+                (count, fragments),
+                scenario.width,
+                small,
+                context.config().journal_window,
+            ),
             ledger: Ledger::new(count, DEALS),
             properties: if checked { invariants::table(scenario, small) } else { Vec::new() },
             violation: None,
@@ -103,8 +108,8 @@ impl Checks {
     }
 
     /// A core reports something.
-    pub(super) fn on_event(&mut self, peer: u32, event: &Event) {
-        self.journal.said(peer, event);
+    pub(super) fn on_event(&mut self, peer: u32, event: &Event, now: Time) {
+        self.journal.said(peer, event, now);
     }
 
     /// The initiator has heard that its proposal is accepted.
@@ -128,10 +133,11 @@ impl Checks {
         worker: (u32, u64, f64),
         (task, answer): (&Work, &Input),
         change: (&[f64], &[f64]),
+        now: Time,
     ) {
         let masses = self.ledger.get(&task.exchange()).and_then(Deal::merging_masses);
         self.journal.merging(task, masses);
-        self.journal.worked(worker, (task, answer), change);
+        self.journal.worked(worker, (task, answer), change, now);
     }
 
     /// What was asked of a piece of work has been observed: what nobody asks about again goes.

@@ -1,9 +1,10 @@
 //! What really happened to each exchange, as seen from outside both cores.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use dnode_gossip::{Event, Input, Role, Work};
-use dnode_protocol::{Clock, ExchangeId, FragmentId};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Time};
 
 use super::by_exchange::ByExchange;
 use super::names::index_of;
@@ -18,6 +19,8 @@ pub struct End {
     pub undone: u32,
     /// Whether it said that it will not apply.
     pub gave_up: bool,
+    /// When it applied its half last.
+    applied_at: Time,
 }
 
 impl End {
@@ -47,7 +50,8 @@ pub struct ExchangeRecord {
     pub net: Vec<f64>,
     /// What the numbers of both ends weigh, the initiator's first, when one of them merges.
     pub masses: Option<[f64; 2]>,
-    /// Whether one end has reported that the two could not agree.
+    /// Whether the responder has reported that the two could not agree, when it might: it keeps its half and asks for a
+    /// journal window, unless the fragment was replaced since.
     pub undecided: bool,
     /// Whether another exchange changed the initiator's fragment between snapshot and mix.
     pub overlapped: bool,
@@ -69,18 +73,28 @@ pub struct Journal {
     torn: BTreeSet<ExchangeId>,
     /// Mixes per peer and fragment.
     serials: Vec<Vec<u64>>,
+    /// When each fragment of each peer was replaced by a snapshot last.
+    replaced: Vec<Vec<Option<Time>>>,
     width: usize,
     keep_whole: bool,
+    /// How long a responder asks how an exchange has ended.
+    window: Duration,
 }
 
 impl Journal {
     /// A journal for `peers` replicas of `fragments` fragments of `width` elements. Exchanges that
     /// both ends applied stay in it when `keep_whole`, so that a late second apply is seen.
     #[must_use]
-    pub fn new(peers: usize, fragments: usize, width: usize, keep_whole: bool) -> Self {
+    pub fn new(
+        (peers, fragments): (usize, usize),
+        width: usize,
+        keep_whole: bool,
+        window: Duration,
+    ) -> Self {
         let serials = vec![vec![0; fragments]; peers];
+        let replaced = vec![vec![None; fragments]; peers];
         let (records, torn) = (ByExchange::new(peers), BTreeSet::new());
-        Self { records, torn, serials, width, keep_whole }
+        Self { records, torn, serials, replaced, width, keep_whole, window }
     }
 
     /// What happened to `exchange`, if anything.
@@ -130,8 +144,15 @@ impl Journal {
         (peer, incarnation, mass): (u32, u64, f64),
         (task, answer): (&Work, &Input),
         (before, after): (&[f64], &[f64]),
+        now: Time,
     ) {
         match (task, answer) {
+            (
+                Work::Adopt { fragment, .. } | Work::Recall { fragment, .. },
+                Input::Adopted { .. },
+            ) => {
+                self.replaced[peer as usize][fragment.0 as usize] = Some(now);
+            }
             (Work::Read { exchange, fragment, .. }, Input::FragmentRead { clock, .. })
                 if index_of(&exchange.initiator) == peer =>
             {
@@ -152,6 +173,7 @@ impl Journal {
                     }
                     Role::Responder => {
                         record.responder.applied += 1;
+                        record.responder.applied_at = now;
                         record.responder_life = Some((peer, incarnation));
                     }
                 }
@@ -173,7 +195,7 @@ impl Journal {
 
     /// Notes what a core reported.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are of no interest here")]
-    pub(super) fn said(&mut self, peer: u32, event: &Event) {
+    pub(super) fn said(&mut self, peer: u32, event: &Event, now: Time) {
         let (exchange, undecided) = match event {
             Event::Failed { exchange, .. } => (exchange, false),
             Event::Undecided { exchange } => (exchange, true),
@@ -182,11 +204,15 @@ impl Journal {
         if self.keep_whole && !undecided {
             self.entry(*exchange, FragmentId(u32::MAX));
         }
+        let (replaced, window) = (&self.replaced[peer as usize], self.window);
         if let Some(record) = self.records.get_mut(exchange) {
             let own = index_of(&exchange.initiator) == peer;
+            let since = record.responder.applied_at;
+            let replaced = replaced.get(record.fragment.0 as usize).copied().flatten();
+            let may_be = now.since(since) >= window || replaced.is_some_and(|at| at >= since);
             let end = if own { &mut record.initiator } else { &mut record.responder };
             end.gave_up |= !undecided;
-            record.undecided |= undecided;
+            record.undecided |= undecided && !own && may_be;
         }
     }
 

@@ -469,7 +469,7 @@ impl World {
             learning.on_event(peer, self.context.now(), event);
         }
         self.processes[peer].counts_mut().on_event(event);
-        self.checks.on_event(peer, event);
+        self.checks.on_event(peer, event, self.context.now());
         self.observe(&Moment::Said { peer, event });
     }
 }

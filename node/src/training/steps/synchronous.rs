@@ -155,16 +155,13 @@ impl Ranks {
         let mut values = vec![0.0; parameters + 1];
         context.replica.progress(&mut values[..parameters]);
         values[parameters] = f32::from(evaluations.is_due());
-        let (queues, at) =
-            (&context.queues, (context.cursor.step_id(), context.cursor.end()));
+        let (queues, at) = (&context.queues, (context.cursor.step_id(), context.cursor.end()));
         let mut end = None;
         let wait = queues.begin_rank_wait();
-        let reduced = self
-            .compare(at, evaluations, (queues, patience))
-            .and_then(|last| {
-                end = last;
-                self.all_reduce_mean(&mut values, queues, patience)
-            });
+        let reduced = self.compare(at, evaluations, (queues, patience)).and_then(|last| {
+            end = last;
+            self.all_reduce_mean(&mut values, queues, patience)
+        });
         context.pace.waited(queues.end_rank_wait(wait));
         reduced.map_err(|error| broken(error, (queues, &context.shared)))?;
         context.end_with(end);

@@ -71,8 +71,11 @@ pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
     let data = arguments.data.as_deref().map(std::path::absolute).transpose().map_err(bad_usage)?;
     let plan = Experiment::read(&arguments.experiment, data.as_deref()).map_err(bad_usage)?;
     plan.check_for_processes().map_err(bad_usage)?;
-    let old =
+    let mut old =
         arguments.against.as_deref().map(SavedNumbers::load).transpose().map_err(bad_usage)?;
+    if let Some(old) = old.as_mut().filter(|_| !arguments.only.is_empty()) {
+        old.cases.retain(|case, _| arguments.only.iter().any(|begin| case.starts_with(begin)));
+    }
     let setup = setup(arguments, &plan)?;
     if let Err(why) = &setup.quotas {
         say(&format!("peers are not held to shares of cores: {why}\n"));

@@ -21,7 +21,10 @@ impl Property for Limits {
                     return Ok(());
                 };
                 let open_max = Gossip::open_max(view.config);
+                let (own, answered) = host.core.open_at_each_end();
                 let sizes = [
+                    ("own exchanges", own, view.config.own_max),
+                    ("answered exchanges", answered, view.config.answered_max),
                     ("open exchanges", host.core.open(), open_max),
                     ("kept fragments", host.kept(), open_max),
                     ("neighbours", host.core.members().len(), VIEW_MAX),

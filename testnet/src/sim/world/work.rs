@@ -81,7 +81,7 @@ impl World {
         let after = host.replica.values(fragment);
         let (before, after) = (&before[..], &after[..]);
         let worker = (peer, incarnation, mass);
-        self.checks.on_work(worker, (&task, &answer), (before, after));
+        self.checks.on_work(worker, (&task, &answer), (before, after), context.now());
         self.observe(&Moment::Worked { peer, task: &task, answer: &answer, before, after });
         self.checks.close(&task);
         self.settle(peer);
