@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Most ranks of a group: a rack. Each has a connection to each other one.
 pub const RANKS_MAX: usize = 64;
 
-/// Most elements of one operation: what a header and 32-bit machines can count, 16 GiB.
-pub const ELEMENTS_MAX: usize = 1 << 32;
+/// Most elements of one operation: all parameters that a model may have.
+pub const ELEMENTS_MAX: usize = 1 << 40;
 
 /// Longest sleep before a waiting rank looks whether it was told to give up, or whether a process
 /// behind shared memory has died, which wakes nobody.

@@ -369,7 +369,8 @@ impl SharedMemory {
         let slept =
             futex::wait(word, futex::Flags::empty(), now, Timespec::try_from(LOOK).ok().as_ref());
         sleepers.fetch_sub(1, Ordering::SeqCst);
-        if slept == Err(rustix::io::Errno::TIMEDOUT) {
+        // A signal may end each sleep early.
+        if slept == Err(rustix::io::Errno::TIMEDOUT) || slept == Err(rustix::io::Errno::INTR) {
             self.sockets.links.all_alive(operation)?;
             self.sockets.links.look(operation, rank, since)?;
         }

@@ -20,7 +20,7 @@ use crate::handshake::{Inbound, name_subject, open};
 use crate::limits::{ARRIVALS_MAX, NEAR_MAX, OPEN_MAX, SUBJECT_BYTES};
 #[cfg(target_os = "linux")]
 use crate::listener::local;
-use crate::listener::{Arrival, accept_tcp, bind, names, tune};
+use crate::listener::{Arrival, accept_tcp, bind, lose_early, names, tune};
 #[cfg(target_os = "linux")]
 use crate::memory::MemorySender;
 use crate::path::{Kind, Outlet, Sender, Usage};
@@ -138,15 +138,11 @@ impl Direct {
     /// # Errors
     /// [`Error`]; the peer must be reached in another way.
     pub async fn open(&self, target: &Target) -> Result<Sender, Error> {
-        #[cfg(target_os = "linux")]
-        if let Some((stream, _)) = self.meet_on_host(target, Usage::Path, None).await {
-            match MemorySender::new(stream).await {
-                Ok(memory) => {
-                    return Ok(Sender::new(target.peer, Outlet::Memory(Box::new(memory))));
-                }
-                Err(error) => {
-                    tracing::info!(peer = %target.peer, %error, "no shared memory with a process");
-                }
+        match self.open_memory(target).await {
+            Ok(sender) => return Ok(sender),
+            Err(Error::NotNear) => {}
+            Err(error) => {
+                tracing::info!(peer = %target.peer, %error, "no shared memory with a process");
             }
         }
         let Met { stream, kind, session, .. } = self.meet(target, Usage::Path, None).await?;
@@ -156,6 +152,21 @@ impl Direct {
             Kind::Memory => return Err(Error::Handshake),
         };
         Ok(Sender::new(target.peer, outlet))
+    }
+
+    /// Opens a path through shared memory to a peer that is on this host. Takes at most [`OPEN_MAX`].
+    ///
+    /// # Errors
+    /// [`Error::NotNear`] where no such process is on this host, or nothing is shared with it; any other may
+    /// pass.
+    pub async fn open_memory(&self, target: &Target) -> Result<Sender, Error> {
+        #[cfg(target_os = "linux")]
+        if let Some((stream, _)) = self.meet_on_host(target, Usage::Path, None).await? {
+            let memory = MemorySender::new(stream).await?;
+            return Ok(Sender::new(target.peer, Outlet::Memory(Box::new(memory))));
+        }
+        let _ = target;
+        Err(Error::NotNear)
     }
 
     /// Whether the process of a peer has ended, to which a path through shared memory led. The word of this
@@ -172,8 +183,8 @@ impl Direct {
         }
     }
 
-    /// Opens the fastest channel to a peer that is near, for `subject`. Takes at most twice
-    /// [`OPEN_MAX`].
+    /// Opens the fastest channel to a peer that is near, for `subject`: through shared memory to a process of this
+    /// host, or not at all. Takes at most twice [`OPEN_MAX`].
     ///
     /// # Errors
     /// [`Error`]; the peer must be reached in another way.
@@ -184,7 +195,8 @@ impl Direct {
     ) -> Result<Channel, Error> {
         let peer = target.peer;
         #[cfg(target_os = "linux")]
-        if let Some((stream, met)) = self.meet_on_host(target, Usage::Channel, Some(&subject)).await
+        if let Some((stream, met)) =
+            self.meet_on_host(target, Usage::Channel, Some(&subject)).await?
         {
             let socket = Stream::Unix(stream.into_std()?);
             return Ok(Channel::new((peer, Kind::Memory), subject, socket, met));
@@ -217,6 +229,9 @@ impl Direct {
                 return Err(Error::Far { round_trip });
             }
             tune(&stream)?;
+            if usage == Usage::Path {
+                lose_early(&stream)?;
+            }
             let names: Vec<_> = names(self.inner.config.trusted, usage).collect();
             self.greet(stream, target, &names, subject).await
         };
@@ -243,35 +258,35 @@ impl Direct {
         Ok(Met { stream, kind, session, arrived })
     }
 
-    /// A socket to a process of this host whose identity is proved, if there is one.
+    /// A socket to a process of this host whose identity is proved; `None` where no such process is on this host, or
+    /// it is another user's. An error may pass: the process is there, and was late or had no place.
     #[cfg(target_os = "linux")]
     async fn meet_on_host(
         &self,
         target: &Target,
         usage: Usage,
         subject: Option<&[u8; SUBJECT_BYTES]>,
-    ) -> Option<(tokio::net::UnixStream, Seals)> {
+    ) -> Result<Option<(tokio::net::UnixStream, Seals)>, Error> {
         if !self.inner.config.memory {
-            return None;
+            return Ok(None);
         }
         let meet = async {
             let name = local::name(target.peer, target.incarnation);
-            let stream = tokio::net::UnixStream::connect(name).await?;
-            local::is_ours(&stream)?;
-            self.greet(stream, target, &[Kind::Memory.name(usage)], subject).await
+            let Ok(stream) = tokio::net::UnixStream::connect(name).await else {
+                // Nobody of that name is on this host: the usual case.
+                return Ok(None);
+            };
+            match local::is_ours(&stream) {
+                Ok(()) => {}
+                Err(Error::OtherUser) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+            let names = [Kind::Memory.name(usage)];
+            let Met { stream, session, arrived, .. } =
+                self.greet(stream, target, &names, subject).await?;
+            Ok(Some((stream, Seals::new(End::Opener(session), arrived))))
         };
-        match timeout(OPEN_MAX, meet).await {
-            Ok(Ok(Met { stream, session, arrived, .. })) => {
-                return Some((stream, Seals::new(End::Opener(session), arrived)));
-            }
-            // Nobody of that name is on this host: the usual case.
-            Ok(Err(Error::Socket(error))) => tracing::trace!(%error, "not on this host"),
-            Ok(Err(error)) => {
-                tracing::info!(peer = %target.peer, %error, "no shared memory with a process");
-            }
-            Err(_) => tracing::info!(peer = %target.peer, "no shared memory in time"),
-        }
-        None
+        timeout(OPEN_MAX, meet).await.unwrap_or(Err(Error::Timeout))
     }
 }
 

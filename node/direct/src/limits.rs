@@ -13,12 +13,12 @@ pub const NEAR_MAX: Duration = Duration::from_millis(10);
 /// How long an inbound connection may take to prove its identity; the machine may be busy.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Inbound handshakes of one listener that go on at the same time; each costs a millisecond of CPU.
-/// Further connections are closed at once.
-pub const HANDSHAKES_MAX: usize = 32;
+/// Inbound handshakes of one listener that go on at the same time; each costs a millisecond of CPU. All ranks of a group
+/// come at once, of which there are 64 at most. Further connections are closed at once.
+pub const HANDSHAKES_MAX: usize = 128;
 
-/// Inbound paths that wait for their owner; one for each peer, so a few arrive at once.
-pub const ARRIVALS_MAX: usize = 32;
+/// Inbound paths and channels that wait for their owner: as many.
+pub const ARRIVALS_MAX: usize = 128;
 
 /// Bytes that a handshake may take from the other end: certificates of the specification have less
 /// than one kilobyte.
@@ -46,7 +46,8 @@ pub(crate) const OUTBOUND_BYTES: usize = SEAL_BYTES + (4 << 10);
 pub(crate) const KEEP_ALIVE: (Duration, Duration, u32) =
     (Duration::from_secs(5), Duration::from_secs(3), 3);
 
-/// How long sent bytes may stay unacknowledged before the connection fails: as QUIC's idle timeout.
+/// How long the bytes of a path may stay unacknowledged, or its other end take nothing, before it fails: as QUIC's idle
+/// timeout.
 pub const LOST_AFTER: Duration = Duration::from_secs(15);
 
 /// Bytes of one slot of a ring in shared memory: a frame of tensors, 256 KiB and its header, takes one.

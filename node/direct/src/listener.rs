@@ -63,8 +63,17 @@ pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     let keep_alive = keep_alive.with_retries(_count);
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&keep_alive)?;
+    Ok(())
+}
+
+/// Has a path fail soon whose other end takes nothing any more, which the kernel counts from the last byte that it
+/// took (tcp(7), `TCP_USER_TIMEOUT`). Not for channels: a rank that computes takes nothing for as long as a step
+/// lasts, and those that wait for it know how long that may be.
+pub(crate) fn lose_early(stream: &TcpStream) -> io::Result<()> {
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(LOST_AFTER))?;
+    SockRef::from(stream).set_tcp_user_timeout(Some(LOST_AFTER))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = stream;
     Ok(())
 }
 
@@ -120,6 +129,7 @@ async fn receiver(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<Ar
         let channel = Channel::new((peer, kind), subject, socket, Seals::new(end, arrived));
         return Ok(Arrival::Channel(channel));
     }
+    lose_early(&stream)?;
     let inlet = match kind {
         Kind::Plain => Inlet::Plain(stream),
         Kind::Tls => Inlet::Tls(Box::new(SealedReceiver::new(stream, session, inbound))),

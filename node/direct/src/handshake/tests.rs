@@ -14,6 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long both ends may wait for each other in one that is changed.
 const STALLED: Duration = Duration::from_millis(100);
 
+/// By how much one end may say less than another time.
+const DIFFERENCE_MAX: usize = 64;
+
 /// What happens to the bytes of one direction.
 #[derive(Clone, Copy, Debug)]
 enum Change {
@@ -108,7 +111,8 @@ async fn whoever_is_in_between_changes_neither_who_is_met_nor_what_is_agreed() {
     assert_eq!(agreed, [Some(Kind::Tls); 2], "the first that the acceptor takes");
     let (mut failed, mut tried) = (0, 0);
     for (direction, bytes) in said.into_iter().enumerate() {
-        let cuts = (0..bytes).step_by(16).map(Change::Cut);
+        // Certificates and signatures differ in length from one time to the next.
+        let cuts = (0..bytes - DIFFERENCE_MAX).step_by(16).map(Change::Cut);
         for change in (0..bytes).map(Change::Flip).chain(cuts) {
             let mut changes = [Change::Nothing; 2];
             changes[direction] = change;

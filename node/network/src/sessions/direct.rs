@@ -46,10 +46,18 @@ impl Sessions {
             return false;
         };
         session.search.begins(now);
+        let has_path = session.via(StreamKind::Bulk) == Some(Via::Direct);
         let (direct, number) = (self.direct.clone(), session.number);
         let links = self.channels.links.clone();
         tokio::spawn(async move {
-            let result = direct.open(&target).await;
+            let open = async {
+                if has_path {
+                    direct.open_memory(&target).await
+                } else {
+                    direct.open(&target).await
+                }
+            };
+            let result = open.await;
             // An error means that the network has stopped.
             let _ = links.send(SessionEvent::DirectOpened { peer, session: number, result }).await;
         });
@@ -106,10 +114,10 @@ impl Sessions {
         });
     }
 
-    /// Looks for direct paths to the peers whose tensors take another path.
+    /// Looks for direct paths to the peers whose tensors take another path, or one that is not through memory.
     pub(crate) fn seek_direct(&mut self, now: Instant) {
         let without = |session: &Session| {
-            session.is_up() && session.tensors_elsewhere() && session.search.is_due(now)
+            session.is_up() && session.wants_another_path() && session.search.is_due(now)
         };
         let peers: Vec<_> =
             self.sessions.iter().filter(|(_, s)| without(s)).map(|(p, _)| *p).collect();

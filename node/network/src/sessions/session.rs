@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dnode_direct::Receiver;
+use dnode_direct::{Kind, Receiver};
 use dnode_protocol::{PeerId, RunDifference};
 use dnode_quic::{Bulk, BulkConnection};
 use libp2p::swarm::ConnectionId;
@@ -122,6 +122,8 @@ pub(super) struct Session {
     pub(super) circuit: Option<Arc<Rate>>,
     /// Number of bulk connections that were opened; [`BULK_ATTEMPTS_MAX`] when the peer cannot have any.
     bulk_attempts: u32,
+    /// What tensors are written to now, or were last.
+    pub(super) carrier: Option<Carrier>,
     /// Number of streams begun so far, in both directions together.
     streams: u64,
     writers: [Writer; 2],
@@ -159,6 +161,7 @@ impl Session {
             part: Part::default(),
             circuit: None,
             bulk_attempts: 0,
+            carrier: None,
             streams: 0,
             writers: [Writer::Idle(control_queue), Writer::Idle(bulk_queue)],
             readers: Vec::new(),
@@ -218,9 +221,10 @@ impl Session {
         }
     }
 
-    /// Whether tensors are being written to a carrier that is not a direct path.
-    pub(super) fn tensors_elsewhere(&self) -> bool {
-        self.via(StreamKind::Bulk).is_some_and(|via| via != Via::Direct)
+    /// Whether tensors are being written to a carrier than which a direct path may be better: another path, or one that
+    /// is not through memory.
+    pub(super) fn wants_another_path(&self) -> bool {
+        self.via(StreamKind::Bulk).is_some() && self.carrier != Some(Carrier::Direct(Kind::Memory))
     }
 
     fn origin(&mut self, kind: StreamKind, via: Via, carrier: Carrier) -> Origin {

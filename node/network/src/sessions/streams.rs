@@ -6,6 +6,7 @@ use dnode_quic::BulkConnection;
 use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, Stream};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::Sessions;
 use crate::address::{from_libp2p, to_libp2p};
@@ -57,6 +58,7 @@ impl Sessions {
         let carrier = sink.carrier();
         let hello = (kind == StreamKind::Control).then(|| context.greeting.hello());
         if session.begin(kind, via, sink, hello) && kind == StreamKind::Bulk {
+            session.carrier = Some(carrier);
             session.search.on_host |= carrier == Carrier::Direct(Kind::Memory);
             match session.search.because.take() {
                 Some(because) => tracing::info!(%peer, %carrier, because, "tensors travel"),
@@ -86,6 +88,8 @@ impl Sessions {
         };
         if session.address.as_ref().is_some_and(|now| path < Path::of(now)) {
             session.address = Some(address.clone());
+            // Where it was not near, it may be at this address.
+            session.search.next.get_or_insert_with(Instant::now);
         }
         if path == Path::Quic {
             session.bulk_again();
