@@ -124,6 +124,9 @@ impl DeltaSet {
         fragment: FragmentId,
     ) -> Vec<(ContributionId, Vec<PeerId>)> {
         let mut missing: BTreeMap<Origin, Vec<PeerId>> = BTreeMap::new();
+        // Of the own name there is no more than this peer has made, whatever others say.
+        let own = (self.own.origin(context), self.own.number());
+        let made = |origin: &Origin| if *origin == own.0 { own.1 } else { u64::MAX };
         for (peer, _, theirs) in self.heard_of(membership.members()) {
             if !membership.links().is_ready(peer, context.now) {
                 continue;
@@ -131,7 +134,9 @@ impl DeltaSet {
             let has = theirs.of(fragment);
             for (origin, number) in has.into_iter().flat_map(|versions| &versions.entries) {
                 let contained = self.contained(fragment, origin);
-                if *number > contained && !theirs.is_gone(fragment, origin, contained + 1) {
+                if (*number).min(made(origin)) > contained
+                    && !theirs.is_gone(fragment, origin, contained + 1)
+                {
                     missing.entry(*origin).or_default().push(*peer);
                 }
             }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use dnode_gossip::testing::peer;
 use dnode_gossip::{Trust, Verdict, Verdicts};
-use dnode_protocol::limits::PROTOCOL_VERSION;
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control, write_f32s};
 use dnode_protocol::invitation::{Chain, Grant, IssuerKey, Pass, Revocation, Role, Target};
+use dnode_protocol::limits::PROTOCOL_VERSION;
 use dnode_protocol::membership::{Ends, Opening, RunSecret, Ticket};
 use dnode_protocol::{
     About, Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin,
@@ -41,6 +41,9 @@ fn main() -> std::io::Result<()> {
         0, 0, 3, 0, 8, 0, 1, 7, 0, 0, 8, 0, 1, 11, 13, 9, 14, 14, 14, 14,
     ];
     write("gossip_core", "round", &script)?;
+    for (name, script) in sums() {
+        write("gossip_core", name, script)?;
+    }
     for (name, words) in words() {
         write("membership", name, &words)?;
     }
@@ -57,6 +60,23 @@ fn main() -> std::io::Result<()> {
     }
     write("verdicts", "none", Verdicts::default().to_text().as_bytes())?;
     write("verdicts", "each", verdicts().to_text().as_bytes())
+}
+
+/// Scripts for the gossip core where replicas are sums of contributions.
+fn sums() -> [(&'static str, &'static [u8]); 3] {
+    // Two neighbours come up, and one says that all three fragments contain two contributions of its own.
+    // Some of them arrive and are added, a commit is done, and the other neighbour fetches what that made.
+    let round = &[
+        128, 0, 0, 1, 0, 2, 1, 2, 0, 11, 0, 2, 1, 0, 1, 2, 7, 0, 3, 8, 0, 1, 7, 1, 3, 8, 0, 1, 7,
+        0, 4, 8, 0, 1, 11, 2, 2, 15, 2, 3, 0, 0, 1, 0, 0, 14, 11, 14, 14,
+    ];
+    // A neighbour comes up, and says what fragments behind the last one contain.
+    let beyond = &[128, 0, 0, 1, 2, 0, 11, 2, 1, 0];
+    // After a commit a neighbour claims to have a further contribution of the own name. It is asked for, and
+    // arrives after two commits more.
+    let claimed =
+        &[128, 0, 0, 1, 11, 2, 0, 11, 0, 2, 1, 1, 0, 2, 11, 11, 7, 0, 3, 8, 0, 1, 14, 8, 0, 1, 14];
+    [("sums", round), ("beyond", beyond), ("claimed", claimed)]
 }
 
 /// One input of each target of files: a tensor, a tokenizer, a configuration, and changes to what holds.

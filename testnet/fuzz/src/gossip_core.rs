@@ -1,15 +1,17 @@
 //! The gossip core between an honest driver and dishonest neighbours.
 //!
 //! The bytes are a script: what arrives from whom, when the trainer answers, when time passes.
+//! The first byte is the configuration and the seed.
 //! Names, sequence numbers and clocks come from small sets, so that messages often meet a state in
 //! which they mean something. After every input the promises of the core are checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dnode_gossip::testing::peer;
 use dnode_gossip::{
-    Config, Gossip, Input, Offence, Output, Reading, RefusedMix, Start, VIEW_MAX, Work,
+    Config, ContributionId, Evidence, Gossip, Input, Mixing, Offence, Output, Policy, Reading,
+    RefusedMix, Start, VIEW_MAX, Weighting, Work,
 };
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{
@@ -25,6 +27,16 @@ const FRAGMENTS: u32 = 3;
 const SEQUENCES: u8 = 8;
 /// Seeds of a sixteenth with which the core only watches.
 const OBSERVES: u8 = 15;
+/// The first sixteenth of seeds with which replicas are sums of contributions; the next ones are, too.
+const SUMS: u8 = 8;
+/// The first sixteenth of seeds with which the core is of a rack, where numbers are exchanged.
+const RACK: u8 = 6;
+/// Incarnation of the own process.
+const INCARNATION: u64 = 1;
+/// The incarnation of the own name as an author: the process, and the lives of the author in 24 bits.
+const OWN_AUTHOR: u64 = INCARNATION << 24;
+/// How far apart replicas may be seen to be, in own norms.
+const DISTANCES: [f64; 8] = [0.0, 1e-6, 0.01, 0.1, 1.0, 10.0, 1e6, 1e30];
 /// Most outputs that one input may cause: a round proposes and answers a handful per fragment.
 const OUTPUTS_MAX: usize = 2048;
 /// Most inputs of one script.
@@ -59,7 +71,10 @@ impl Script<'_> {
     }
 
     fn fragment(&mut self) -> FragmentId {
-        FragmentId(u32::from(self.below(4)))
+        match self.byte() {
+            255 => FragmentId(u32::MAX),
+            near => FragmentId(u32::from(near % 4)),
+        }
     }
 
     fn exchange(&mut self) -> ExchangeId {
@@ -79,7 +94,8 @@ impl Script<'_> {
     }
 
     fn message(&mut self) -> Message {
-        match self.below(16) {
+        let kind = self.byte();
+        match kind % 16 {
             0 => Message::Heartbeat(Heartbeat {
                 clock: self.clock(),
                 samples: u64::from(self.byte()),
@@ -95,6 +111,7 @@ impl Script<'_> {
                 terms: self.terms(),
             },
             3 => Message::Accept { exchange: self.exchange(), terms: self.terms() },
+            4 if kind >= 128 => Message::LeftOut { exchange: self.exchange() },
             4 => Message::Busy { exchange: self.exchange() },
             5 => Message::Stale { exchange: self.exchange(), clock: self.clock() },
             6 => Message::Ack { exchange: self.exchange() },
@@ -115,12 +132,7 @@ impl Script<'_> {
             },
             12 => Message::Probe { number: u64::from(self.byte()), target: self.peer() },
             13 => Message::Alive { number: u64::from(self.byte()), target: self.peer() },
-            14 => {
-                let size = 1 + u16::from(self.below(4));
-                let rank = u16::from(self.byte()) % size;
-                let group = if size == 1 { 0 } else { 1 + u64::from(self.below(2)) };
-                Message::Rack { name: 1, stripe: Stripe { group, rank, size } }
-            }
+            14 => Message::Rack { name: 1, stripe: self.stripe() },
             _ => Message::Fetch {
                 exchange: self.exchange(),
                 fragment: self.fragment(),
@@ -141,8 +153,18 @@ impl Script<'_> {
         }
     }
 
+    fn stripe(&mut self) -> Stripe {
+        let size = 1 + u16::from(self.below(4));
+        let rank = u16::from(self.byte()) % size;
+        let group = if size == 1 { 0 } else { 1 + u64::from(self.below(2)) };
+        Stripe { group, rank, size }
+    }
+
+    /// An author. The lives of the own name are those that the core gives it.
     fn origin(&mut self) -> Origin {
-        Origin { peer: self.peer(), incarnation: u64::from(self.below(3)) }
+        let author = self.peer();
+        let first = if author == peer(ME) { OWN_AUTHOR } else { 0 };
+        Origin { peer: author, incarnation: first + u64::from(self.below(3)) }
     }
 
     fn versions(&mut self) -> Versions {
@@ -166,6 +188,12 @@ struct World {
     training: bool,
     expected: BTreeMap<ExchangeId, (PeerId, Leg)>,
     tasks: Vec<Work>,
+    /// Exchanges under which a contribution has arrived.
+    arrived: BTreeSet<ExchangeId>,
+    /// Contributions that are kept for others.
+    contributions: BTreeSet<ContributionId>,
+    /// Of each fragment, which contributions the replica is the sum of.
+    replica: Vec<BTreeMap<Origin, u64>>,
 }
 
 /// Runs the script of `data` and checks the core after every input.
@@ -181,12 +209,32 @@ pub fn gossip_core(data: &[u8]) {
     }
 }
 
+/// What a sixteenth of the seeds configures: the lowest, and those that observe, the defaults.
+fn configuration(sixteenth: u8) -> Config {
+    let (mixing, kind) = match sixteenth {
+        OBSERVES => (Mixing::Exchange, 0),
+        SUMS.. => (Mixing::Set, sixteenth - SUMS),
+        _ => (Mixing::Exchange, sixteenth),
+    };
+    let policy = [Policy::DownWeight, Policy::Block, Policy::Drop][usize::from(kind % 3)];
+    let weighting = [Weighting::Equal, Weighting::Samples][usize::from(kind / 3 % 2)];
+    let rack = u64::from(mixing == Mixing::Exchange && kind >= RACK);
+    Config { mixing, policy, weighting, rack, ..Config::default() }
+}
+
+/// What a trainer has seen of the other replica; nothing where `seen` is zero.
+fn evidence(seen: u8, refused: bool) -> Option<Evidence> {
+    let difference = DISTANCES[usize::from(seen) % DISTANCES.len()];
+    (seen > 0).then_some(Evidence { difference, own: 1.0, len: 1 << 16, refused })
+}
+
 impl World {
     fn new(seed: u8) -> Self {
-        let config = Config::default();
+        let config = configuration(seed / 16);
+        assert_eq!(config.check(), Ok(()), "a legal configuration");
         let start = Start {
             me: peer(ME),
-            incarnation: 1,
+            incarnation: INCARNATION,
             fragments: FRAGMENTS,
             clock: Clock(u64::from(seed % 16)),
             seed: [seed; 32],
@@ -206,7 +254,14 @@ impl World {
             training: true,
             expected: BTreeMap::new(),
             tasks: Vec::new(),
+            arrived: BTreeSet::new(),
+            contributions: BTreeSet::new(),
+            replica: vec![BTreeMap::new(); FRAGMENTS as usize],
         }
+    }
+
+    fn sums(&self) -> bool {
+        self.config.mixing == Mixing::Set
     }
 
     fn step(&mut self, script: &mut Script<'_>) {
@@ -224,26 +279,40 @@ impl World {
             8 | 9 => self.answer(script),
             10 => self.handle(Input::RoundDue),
             11 => self.commit(),
-            12 => match script.below(8) {
-                0 => self.handle(Input::Leave),
-                1 => self.handle(Input::Finished),
-                2 => {
-                    let offence =
-                        [Offence::Garbage, Offence::BadParameters][usize::from(script.below(2))];
-                    self.handle(Input::Offence { peer: script.peer(), offence });
-                }
-                3 => self.handle(Input::WatcherUp { peer: script.peer() }),
-                4 => self.handle(Input::Wait),
-                5 => self.handle(Input::Begin),
-                6 => self.handle(Input::Untrained),
-                _ => {}
-            },
+            12 => self.told(script),
             13 => {
                 self.now = self.now + Duration::from_millis(u64::from(script.byte()) * 20);
                 self.handle(Input::Deadline);
             }
             _ => self.wait(),
         }
+    }
+
+    /// The driver, its owner or the trainer tells the core something.
+    fn told(&mut self, script: &mut Script<'_>) {
+        let input = match script.below(8) {
+            0 => Input::Leave,
+            1 => Input::Finished,
+            2 => {
+                let offence =
+                    [Offence::Garbage, Offence::BadParameters][usize::from(script.below(2))];
+                Input::Offence { peer: script.peer(), offence }
+            }
+            3 => Input::WatcherUp { peer: script.peer() },
+            4 => Input::Wait,
+            5 => Input::Begin,
+            6 => Input::Untrained,
+            _ => match script.below(4) {
+                1 => Input::Alarm { peer: script.peer() },
+                2 => Input::StepMeasured {
+                    step_time: Duration::from_millis(u64::from(script.byte())),
+                    batch: 1 + u32::from(script.byte()),
+                },
+                3 if self.config.rack != 0 => Input::Stripe(script.stripe()),
+                _ => return,
+            },
+        };
+        self.handle(input);
     }
 
     /// Time passes until the core wants to be called.
@@ -261,6 +330,9 @@ impl World {
         let Some((exchange, (from, leg))) = self.expected.iter().nth(index) else { return };
         let (exchange, from, leg) = (*exchange, *from, *leg);
         self.expected.remove(&exchange);
+        if leg == Leg::Contribution {
+            self.arrived.insert(exchange);
+        }
         let clock = script.clock();
         if leg == Leg::Snapshot {
             self.handle(Input::SnapshotProgress { from });
@@ -268,37 +340,86 @@ impl World {
         self.handle(Input::TensorReceived { from, exchange, leg, clock });
     }
 
-    /// The trainer does a piece of work, in any order.
+    /// The trainer does a piece of work, in any order; in turn where the work is on sums.
     fn answer(&mut self, script: &mut Script<'_>) {
         if self.tasks.is_empty() {
             return;
         }
-        let task = self.tasks.remove(usize::from(script.byte()) % self.tasks.len());
-        let refused = script.below(4) == 0;
+        let place = usize::from(script.byte()) % self.tasks.len();
+        let task = self.tasks.remove(if self.sums() { 0 } else { place });
+        let word = script.byte();
+        let (seen, refused) = (word / 4, word % 4 == 0);
+        let exchange = task.exchange();
+        let evidence = match &task {
+            Work::Mix { clock_max, .. } if self.clock <= *clock_max => evidence(seen, refused),
+            _ => None,
+        };
+        let why = if evidence.is_some() { RefusedMix::Outlier } else { RefusedMix::BadParameters };
+        let answer = self.obey(task, refused.then_some(why));
+        if let Some(evidence) = evidence {
+            self.handle(Input::Measured { exchange, evidence });
+        }
+        self.handle(answer);
+    }
+
+    /// Does a piece of work as a toy trainer does, or refuses it, and returns the answer.
+    fn obey(&mut self, task: Work, refused: Option<RefusedMix>) -> Input {
         let clock = self.clock;
         match task {
             Work::Read { exchange, what: Reading::Snapshot, .. } => {
-                self.handle(Input::SnapshotRead { exchange, clock, hash: ContentHash::of(&[]) });
+                Input::SnapshotRead { exchange, clock, hash: ContentHash::of(&[]) }
             }
-            Work::Read { exchange, .. } => self.handle(Input::FragmentRead { exchange, clock }),
+            Work::Read { exchange, .. } => Input::FragmentRead { exchange, clock },
             Work::Mix { exchange, clock_max, .. } if clock > clock_max => {
-                self.handle(Input::MixRefused { exchange, reason: RefusedMix::TooOld });
+                Input::MixRefused { exchange, reason: RefusedMix::TooOld }
             }
-            Work::Mix { exchange, .. }
-            | Work::Include { exchange, .. }
-            | Work::Adopt { exchange, .. }
-            | Work::Recall { exchange, .. }
-                if refused =>
-            {
-                self.handle(Input::MixRefused { exchange, reason: RefusedMix::BadParameters });
+            Work::Mix { exchange, .. } => match refused {
+                Some(reason) => Input::MixRefused { exchange, reason },
+                None => Input::Mixed { exchange, clock },
+            },
+            Work::Include { exchange, contribution } => {
+                self.include(exchange, contribution, refused)
             }
-            Work::Mix { exchange, .. } | Work::Include { exchange, .. } => {
-                self.handle(Input::Mixed { exchange, clock });
+            Work::Undo { exchange, .. } => Input::Undone { exchange },
+            Work::Adopt { exchange, fragment, contents }
+            | Work::Recall { exchange, fragment, contents } => {
+                if let Some(reason) = refused {
+                    return Input::MixRefused { exchange, reason };
+                }
+                self.replica[fragment.0 as usize] = contents.versions.entries.into_iter().collect();
+                Input::Adopted { exchange }
             }
-            Work::Undo { exchange, .. } => self.handle(Input::Undone { exchange }),
-            Work::Adopt { exchange, .. } | Work::Recall { exchange, .. } => {
-                self.handle(Input::Adopted { exchange })
-            }
+        }
+    }
+
+    /// Adds a contribution that has arrived, or that is kept and which a snapshot lacked.
+    fn include(
+        &mut self,
+        exchange: ExchangeId,
+        contribution: ContributionId,
+        refused: Option<RefusedMix>,
+    ) -> Input {
+        let ContributionId { origin, number, fragment } = contribution;
+        let arrived = self.arrived.contains(&exchange);
+        let kept = self.contributions.contains(&contribution);
+        assert!(arrived || kept, "{contribution:?} is added and not here");
+        // The own numbers are finite, and never refused.
+        if let Some(reason) = refused.filter(|_| arrived) {
+            return Input::MixRefused { exchange, reason };
+        }
+        let before = self.replica[fragment.0 as usize].insert(origin, number).unwrap_or(0);
+        assert!(before + 1 == number, "{contribution:?} is added after {before}");
+        self.contributions.insert(contribution);
+        Input::Mixed { exchange, clock: self.clock }
+    }
+
+    /// The commit just reported is this number of the own contributions.
+    fn publish(&mut self, origin: Origin, number: u64) {
+        assert!(self.sums(), "nothing else has contributions");
+        for (fragment, contained) in (0..).map(FragmentId).zip(&mut self.replica) {
+            contained.insert(origin, number);
+            let new = self.contributions.insert(ContributionId { origin, number, fragment });
+            assert!(new, "number {number} of {origin:?} is there already");
         }
     }
 
@@ -346,6 +467,15 @@ impl World {
             }
             Output::Forget { exchange } => {
                 self.expected.remove(&exchange);
+                self.arrived.remove(&exchange);
+            }
+            Output::Publish { origin, number } => self.publish(origin, number),
+            Output::SendContribution { to, contribution, .. } => {
+                assert_ne!(to, peer(ME), "nobody sends to itself");
+                assert!(self.contributions.contains(&contribution), "what is kept is sent");
+            }
+            Output::Drop { contribution } => {
+                assert!(self.contributions.remove(&contribution), "what is kept is dropped");
             }
             Output::Work(work) => {
                 assert!(work.fragment().0 < FRAGMENTS, "a fragment of the model");
@@ -361,9 +491,6 @@ impl World {
                 self.clock = clock;
             }
             Output::SendTensor { .. }
-            | Output::SendContribution { .. }
-            | Output::Publish { .. }
-            | Output::Drop { .. }
             | Output::Pace { .. }
             | Output::RoundEvery(_)
             | Output::Peers(_)
@@ -384,5 +511,11 @@ impl World {
             "expected tensors are bounded"
         );
         assert!(self.tasks.len() <= 2 * Gossip::open_max(&self.config), "trainer work is bounded");
+        let contents = core.contents();
+        assert_eq!(contents.len(), if self.sums() { FRAGMENTS as usize } else { 0 });
+        for (said, contained) in contents.iter().zip(&self.replica) {
+            let same = said.entries.iter().map(|(origin, number)| (origin, number)).eq(contained);
+            assert!(same, "the core knows what the replica contains: {said:?}, not {contained:?}");
+        }
     }
 }

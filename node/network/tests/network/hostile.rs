@@ -1,5 +1,7 @@
 //! Peers that break the protocol are dropped by name, and the others notice nothing.
 
+use std::time::Duration;
+
 use dnode_network::streams::StreamKind;
 use dnode_network::{DownReason, NetworkConfig, NetworkEvent, OffenceKind};
 use dnode_protocol::frame::{Codec, Leg, TensorHeader, encode_control};
@@ -8,6 +10,9 @@ use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId};
 
 use crate::common::{Node, address, config, pair, run_spec, start};
 use crate::raw::{Raw, hello};
+
+/// Longer than one tick, after which blocks are looked at; far shorter than the block of an offender.
+const PART_OF_BLOCK: Duration = Duration::from_millis(1500);
 
 async fn wait_offence(node: &mut Node, from: PeerId) -> OffenceKind {
     node.wait(|event| match event {
@@ -76,6 +81,28 @@ async fn garbage_after_a_hello() {
     body.extend([0xff; 40]);
     let kind = attack(&greeting(), StreamKind::Control, &body).await;
     assert_eq!(kind, OffenceKind::Garbage);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_offender_that_dials_again_is_turned_away_while_its_block_lasts() {
+    let (mut a, b) = pair(config(1), config(2)).await;
+    let to = a.addresses[0].clone();
+    let mut raw = Raw::new(66);
+    raw.connect(&to).await;
+    let stream = raw.say(a.id(), StreamKind::Control, &[0xa5; 300]).await;
+    raw.during(wait_offence(&mut a, raw_id())).await;
+    drop(stream);
+    raw.is_turned_away(a.id(), &to, &greeting()).await;
+    raw.during(tokio::time::sleep(PART_OF_BLOCK)).await;
+    raw.is_turned_away(a.id(), &to, &greeting()).await;
+    // What the first node has told until the honest peer is heard is all of it.
+    b.handle.send(a.id(), &Message::Goodbye).unwrap();
+    a.wait(|event| match event {
+        NetworkEvent::Message { from, .. } => (*from == b.id()).then_some(()),
+        NetworkEvent::PeerUp { .. } | NetworkEvent::PeerDown { .. } => panic!("{event:?}"),
+        _ => None,
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,6 @@
 //! Two peers of a run over real sockets: handshake, messages, tensors, refusal, farewell.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{Node, address, config, pair, run_spec, start};
 use bytes::Bytes;
@@ -154,12 +154,16 @@ async fn shutdown_delivers_what_was_queued_and_the_other_sees_the_peer_leave() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disconnected_peer_stays_away_for_the_time_given() {
+    let back_off = Duration::from_secs(2);
     let (mut a, mut b) = pair(config(1), config(2)).await;
-    a.handle.disconnect(b.id(), Duration::from_millis(1500)).unwrap();
+    let asked = Instant::now();
+    a.handle.disconnect(b.id(), back_off).unwrap();
     assert_eq!(a.wait_down(b.id()).await, DownReason::Disconnected);
     b.wait_down(a.id()).await;
     // The second peer knows the first as its bootstrap, and is let in again later.
     a.wait_up(b.id()).await;
+    let away = asked.elapsed();
+    assert!(away >= back_off, "it is back after {away:?}");
     b.wait_up(a.id()).await;
 }
 

@@ -153,6 +153,26 @@ impl Raw {
         dialled
     }
 
+    /// Makes a further connection to `to`, greets there, and waits until the other end has closed it.
+    pub(crate) async fn is_turned_away(&mut self, to: PeerId, address: &Multiaddr, hello: &[u8]) {
+        let connection = self.connect(address).await;
+        let to = libp2p::PeerId::from_bytes(&to.to_libp2p_bytes()).unwrap();
+        // The connection may be closed before a stream is open, or while the greeting is written.
+        let _ = self.swarm.behaviour_mut().open(to, StreamKind::Control);
+        let mut streams = Vec::new();
+        let closed = timeout(DEADLINE, async {
+            while !self.closed.contains(&connection) {
+                let event = self.step().await;
+                if let SwarmEvent::Behaviour(streams::Event::Opened { mut stream, .. }) = event {
+                    let _ = stream.write_all(hello).await;
+                    let _ = stream.flush().await;
+                    streams.push(stream);
+                }
+            }
+        });
+        closed.await.expect("the connection's end in time");
+    }
+
     pub(crate) async fn close(&mut self, connection: ConnectionId) {
         assert!(self.swarm.close_connection(connection));
         self.closed(connection).await;
