@@ -141,7 +141,7 @@ fn adapters_are_used_with_their_base_and_merged_into_it_and_faults_are_told_in_o
     let merged = loss(&["again"]);
     assert!((together - merged).abs() < 1e-5 * together, "{together} {merged}");
     let base = loss(&["home"]);
-    assert!((together - base).abs() > 1e-3, "the adapters count: {together} {base}");
+    assert!((together - base).abs() > 1e-4, "the adapters count: {together} {base}");
     let write = ["generate", "fine", "--length", "20"];
     assert!(done(&[&write[..], &["--base", "out"]].concat()).len() > 20);
 

@@ -163,7 +163,7 @@ fn an_invitation_is_written_for_nobody_else_or_it_is_said_who_can_read_it() {
     let file = root.path().join("invitation");
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     let (status, _, line) = run(root.path(), &to_file);
-    assert_eq!((status, line.contains("cannot write invitation")), (1, true), "{line}");
+    assert_eq!((status, line.contains("cannot write invitation")), (2, true), "{line}");
     for (mode, warns) in [(0o600, false), (0o644, true)] {
         let into = root.path().join(format!("{mode:o}"));
         let open = fs::File::create(&into).unwrap();
