@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use dnode_audit::{
-    Carried, Entry, Figure, Joined, Judged, Log, Lost, Reading, Trust, Text, Way, decode, encode,
+    Carried, Entry, Figure, Joined, Judged, Log, Lost, Reading, Text, Trust, Way, decode, encode,
 };
 use dnode_protocol::PeerId;
 use libp2p_identity::ed25519::{Keypair, SecretKey};
@@ -31,7 +31,8 @@ pub fn sound_log() -> &'static [u8] {
         let Ok(secret) = SecretKey::try_from_bytes([1; 32]) else { unreachable!("any 32 bytes") };
         let key = Keypair::from(secret);
         let me = PeerId::from_public_key(key.public().to_bytes());
-        let sign = move |words: &[u8]| -> [u8; 64] { key.sign(words).try_into().expect("64 bytes") };
+        let sign =
+            move |words: &[u8]| -> [u8; 64] { key.sign(words).try_into().expect("64 bytes") };
         let mut log = Log::new(me, Box::new(sign));
         let mut bytes = log.next_file(1);
         for entry in entries() {

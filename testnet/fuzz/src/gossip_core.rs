@@ -5,6 +5,8 @@
 //! Names, sequence numbers and clocks come from small sets, so that messages often meet a state in
 //! which they mean something. After every input the promises of the core are checked.
 
+mod script;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -13,11 +15,10 @@ use dnode_gossip::{
     Config, ContributionId, Evidence, Gossip, Input, Mixing, Offence, Output, Policy, Reading,
     RefusedMix, Start, VIEW_MAX, Weighting, Work,
 };
-use dnode_protocol::frame::{Codec, Leg};
-use dnode_protocol::{
-    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId,
-    Phase, Stripe, Terms, Time, Versions,
-};
+use dnode_protocol::frame::Leg;
+use dnode_protocol::{Clock, ContentHash, ExchangeId, FragmentId, Message, Origin, PeerId, Time};
+
+use script::Script;
 
 /// The own index among the test peers: between its neighbours, so that crossings go both ways.
 const ME: u32 = 1;
@@ -41,140 +42,6 @@ const DISTANCES: [f64; 8] = [0.0, 1e-6, 0.01, 0.1, 1.0, 10.0, 1e6, 1e30];
 const OUTPUTS_MAX: usize = 2048;
 /// Most inputs of one script.
 const INPUTS_MAX: usize = 4096;
-
-/// Reads choices from bytes; zeros when they are used up.
-struct Script<'a> {
-    bytes: &'a [u8],
-}
-
-impl Script<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.bytes.split_first() else { return 0 };
-        self.bytes = rest;
-        *first
-    }
-
-    fn below(&mut self, end: u8) -> u8 {
-        self.byte() % end
-    }
-
-    fn peer(&mut self) -> PeerId {
-        peer(u32::from(self.below(PEERS)))
-    }
-
-    fn clock(&mut self) -> Clock {
-        match self.byte() {
-            255 => Clock(u64::MAX),
-            254 => Clock(u64::MAX - 1),
-            near => Clock(u64::from(near % 32)),
-        }
-    }
-
-    fn fragment(&mut self) -> FragmentId {
-        match self.byte() {
-            255 => FragmentId(u32::MAX),
-            near => FragmentId(u32::from(near % 4)),
-        }
-    }
-
-    fn exchange(&mut self) -> ExchangeId {
-        ExchangeId {
-            initiator: self.peer(),
-            incarnation: u64::from(self.below(8) / 3),
-            sequence: u64::from(self.below(SEQUENCES)),
-        }
-    }
-
-    fn information(&mut self) -> Information {
-        let mut entries = BTreeMap::new();
-        for _ in 0..self.below(4) {
-            entries.insert(self.peer(), self.clock());
-        }
-        Information { entries: entries.into_iter().collect() }
-    }
-
-    fn message(&mut self) -> Message {
-        let kind = self.byte();
-        match kind % 16 {
-            0 => Message::Heartbeat(Heartbeat {
-                clock: self.clock(),
-                samples: u64::from(self.byte()),
-                step_micros: u32::from(self.byte()),
-                batch: u32::from(self.byte()),
-                phase: [Phase::Joining, Phase::Training, Phase::Finished]
-                    [usize::from(self.below(3))],
-            }),
-            1 => Message::Goodbye,
-            2 => Message::Propose {
-                exchange: self.exchange(),
-                fragment: self.fragment(),
-                terms: self.terms(),
-            },
-            3 => Message::Accept { exchange: self.exchange(), terms: self.terms() },
-            4 if kind >= 128 => Message::LeftOut { exchange: self.exchange() },
-            4 => Message::Busy { exchange: self.exchange() },
-            5 => Message::Stale { exchange: self.exchange(), clock: self.clock() },
-            6 => Message::Ack { exchange: self.exchange() },
-            7 => Message::Abort { exchange: self.exchange() },
-            8 => Message::Aborted { exchange: self.exchange() },
-            9 => Message::Pull { exchange: self.exchange(), fragment: self.fragment() },
-            10 => Message::Snapshot {
-                exchange: self.exchange(),
-                clock: self.clock(),
-                hash: ContentHash::of(&[]),
-                information: self.information(),
-                versions: self.versions(),
-            },
-            11 => Message::Have {
-                first: self.fragment(),
-                count: 1 + u32::from(self.below(3)),
-                versions: self.versions(),
-            },
-            12 => Message::Probe { number: u64::from(self.byte()), target: self.peer() },
-            13 => Message::Alive { number: u64::from(self.byte()), target: self.peer() },
-            14 => Message::Rack { name: 1, stripe: self.stripe() },
-            _ => Message::Fetch {
-                exchange: self.exchange(),
-                fragment: self.fragment(),
-                origin: self.origin(),
-                number: 1 + u64::from(self.below(8)),
-            },
-        }
-    }
-
-    fn terms(&mut self) -> Terms {
-        Terms {
-            clock: self.clock(),
-            mass: 1 + u32::from(self.byte()),
-            work: 1 + u32::from(self.byte()),
-            merges: self.below(4) == 0,
-            codec: [Codec::F32, Codec::Int4][usize::from(self.below(2))],
-            information: self.information(),
-        }
-    }
-
-    fn stripe(&mut self) -> Stripe {
-        let size = 1 + u16::from(self.below(4));
-        let rank = u16::from(self.byte()) % size;
-        let group = if size == 1 { 0 } else { 1 + u64::from(self.below(2)) };
-        Stripe { group, rank, size }
-    }
-
-    /// An author. The lives of the own name are those that the core gives it.
-    fn origin(&mut self) -> Origin {
-        let author = self.peer();
-        let first = if author == peer(ME) { OWN_AUTHOR } else { 0 };
-        Origin { peer: author, incarnation: first + u64::from(self.below(3)) }
-    }
-
-    fn versions(&mut self) -> Versions {
-        let mut entries = BTreeMap::new();
-        for _ in 0..self.below(4) {
-            entries.insert(self.origin(), u64::from(self.below(8)));
-        }
-        Versions { entries: entries.into_iter().collect() }
-    }
-}
 
 /// The core, a twin that must do the same, and what an honest driver knows.
 struct World {

@@ -12,8 +12,7 @@ pub fn verdicts(data: &[u8]) {
     let Some(read) = Verdicts::from_text(text) else { return };
     assert_eq!(read.to_text(), text, "a list has one text");
     assert!(read.held.len() <= VERDICTS_MAX, "the number is checked");
-    let start =
-        Start { me: peer(0), incarnation: 2, fragments: 1, clock: Clock(0), seed: [0; 32] };
+    let start = Start { me: peer(0), incarnation: 2, fragments: 1, clock: Clock(0), seed: [0; 32] };
     let core = Gossip::new(start, Config::default(), Time::ZERO);
     for passed in [Duration::ZERO, Duration::from_secs(60), Duration::MAX] {
         let mut core = core.clone().holding(&read, passed);
