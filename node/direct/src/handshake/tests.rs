@@ -36,14 +36,11 @@ async fn carry(
 ) {
     let mut piece = [0; 1024];
     loop {
-        let count = match from.read(&mut piece).await {
-            Ok(count @ 1..) => count,
-            Ok(0) | Err(_) => return,
-        };
+        let Ok(count @ 1..) = from.read(&mut piece).await else { return };
         let (before, mut bytes) = (said.get(), &mut piece[..count]);
         match change {
             Change::Flip(at) if (before..before + count).contains(&at) => {
-                bytes[at - before] ^= 0x15
+                bytes[at - before] ^= 0x15;
             }
             Change::Cut(at) if before + count > at => {
                 bytes = &mut bytes[..at.saturating_sub(before)];

@@ -1,6 +1,6 @@
 //! Two peers of a run over real sockets: handshake, messages, tensors, refusal, farewell.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::{Node, address, config, pair, run_spec, start};
 use bytes::Bytes;
@@ -156,7 +156,7 @@ async fn shutdown_delivers_what_was_queued_and_the_other_sees_the_peer_leave() {
 async fn a_disconnected_peer_stays_away_for_the_time_given() {
     let back_off = Duration::from_secs(2);
     let (mut a, mut b) = pair(config(1), config(2)).await;
-    let asked = Instant::now();
+    let asked = tokio::time::Instant::now();
     a.handle.disconnect(b.id(), back_off).unwrap();
     assert_eq!(a.wait_down(b.id()).await, DownReason::Disconnected);
     b.wait_down(a.id()).await;
