@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Time};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, PeerId, Time};
 
 use super::kept_snapshots::KeptSnapshots;
 use super::pull::Pull;
@@ -274,9 +274,7 @@ impl Joiner {
         let open: Vec<(u64, PeerId)> =
             replacement.open.iter().map(|(sequence, pull)| (*sequence, pull.donor)).collect();
         for (sequence, donor) in open {
-            let exchange = context.exchange_id(sequence);
-            context.send(donor, Message::Abort { exchange });
-            self.requeue(context, sequence);
+            self.withdraw(context, sequence, donor);
         }
         let times = self.stuck.0;
         let pause = context.config.journal_window * (1 << times);

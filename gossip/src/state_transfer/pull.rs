@@ -364,6 +364,13 @@ impl Joiner {
         context.then(Step::Pull);
     }
 
+    /// Tells the donor that a pull is not wanted any more, and asks for its fragment again later.
+    pub(super) fn withdraw(&mut self, context: &mut Context, sequence: u64, donor: PeerId) {
+        let exchange = context.exchange_id(sequence);
+        context.send(donor, Message::Abort { exchange });
+        self.requeue(context, sequence);
+    }
+
     /// Asks for the fragment again, under a new name, when something is asked for next.
     pub(super) fn requeue(&mut self, context: &mut Context, sequence: u64) {
         let exchange = context.exchange_id(sequence);
@@ -390,9 +397,7 @@ impl Joiner {
             if let Some(replacement) = self.replacement.as_mut() {
                 replacement.concurrency.shrink();
             }
-            let exchange = context.exchange_id(*sequence);
-            context.send(*donor, Message::Abort { exchange });
-            self.requeue(context, *sequence);
+            self.withdraw(context, *sequence, *donor);
         }
         let due = self.replacement.as_ref().is_some_and(|it| now >= it.retry_at);
         if due || !late.is_empty() {
