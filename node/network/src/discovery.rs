@@ -25,7 +25,7 @@ use crate::limits::{
 use crate::membership::not_let_in;
 use crate::nat::relays::choose;
 use crate::sessions::Sessions;
-use crate::swarm::streams::StreamKind;
+use crate::swarm::streams::{Path, StreamKind};
 use book::{Book, Source};
 use dialer::{Dialer, Unreachable};
 
@@ -429,7 +429,7 @@ impl Discovery {
     /// Dials the QUIC addresses of a peer that was reached over TCP: by one of them its streams go faster.
     pub(crate) fn dial_quic(&self, peer: PeerId, context: &mut Context) {
         let mut addresses = self.book.addresses(&peer);
-        addresses.retain(|address| address.iter().any(|part| part == Protocol::QuicV1));
+        addresses.retain(|address| Path::of(address) == Path::Quic);
         let Some(id) = to_libp2p(peer).filter(|_| !addresses.is_empty()) else { return };
         let options = DialOpts::peer_id(id).condition(PeerCondition::Always).addresses(addresses);
         if let Err(error) = context.swarm.dial(options.build()) {
