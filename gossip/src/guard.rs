@@ -9,6 +9,7 @@
 
 mod bar;
 mod kept;
+mod own;
 mod record;
 mod terms;
 mod usual;
@@ -333,65 +334,6 @@ impl Guard {
         judged.map(|trust| (trust, Grounds::Outlier { length, most }))
     }
 
-    /// Whether a peer that is slower than most has fallen behind: nearly all that it has met of late had
-    /// weights beyond the bound. They are trusted again then, and returned.
-    ///
-    /// Not found again for some rounds, more each time.
-    pub(crate) fn has_fallen_behind(&mut self, clock: Clock, round: u64) -> Option<Vec<PeerId>> {
-        let recent = self.peers.values().filter(|it| clock.distance(it.met) <= USUAL_COMMITS);
-        let (met, far) = recent
-            .fold((0, 0), |(met, far), record| (met + 1, far + usize::from(record.outliers > 0)));
-        if are_nearly_all(far, met) { self.give_way(round) } else { None }
-    }
-
-    /// Whether so many neighbours leave this peer out, of so many, that its own replica must be the one that is
-    /// unlike those of the run. They are trusted then, and so are those whom this peer found too far away; those
-    /// for whom that is news are returned.
-    pub(crate) fn is_exiled(
-        &mut self,
-        (left_out_by, of): (&[PeerId], usize),
-        round: u64,
-    ) -> Option<Vec<PeerId>> {
-        if !are_nearly_all(left_out_by.len(), of) {
-            return None;
-        }
-        let mut pardoned = self.give_way(round)?;
-        for peer in left_out_by {
-            let record = self.peers.get_mut(peer);
-            pardoned.extend(record.and_then(|it| it.judge(Trust::Trusted, round)).map(|_| *peer));
-        }
-        Some(pardoned)
-    }
-
-    /// The own replica is to be replaced, so nobody is accused for its sake. `None` so soon after the last time.
-    fn give_way(&mut self, round: u64) -> Option<Vec<PeerId>> {
-        let (times, not_before) = self.behind;
-        if round < not_before {
-            return None;
-        }
-        let pause = PAUSE_ROUNDS << times.min(PAUSE_DOUBLINGS_MAX);
-        self.behind = (times.saturating_add(1), round + pause);
-        Some(self.pardon(round))
-    }
-
-    /// Whoever was too far away is trusted again, because it is the own replica that was. Those are returned.
-    pub(crate) fn pardon(&mut self, round: u64) -> Vec<PeerId> {
-        let accused = self.peers.iter_mut().filter(|(_, record)| record.outliers > 0);
-        let pardoned =
-            accused.filter_map(|(peer, record)| record.judge(Trust::Trusted, round).map(|_| *peer));
-        pardoned.collect()
-    }
-
-    /// A neighbour has given a snapshot that is none of the run's: it is watched.
-    pub(crate) fn misgave(&mut self, peer: PeerId, round: u64) -> Option<Trust> {
-        let record = self.peers.entry(peer).or_default();
-        if record.trust != Trust::Trusted {
-            return None;
-        }
-        record.evidence = record.evidence.max(self.bar.weighed_down_at);
-        record.judge(Trust::WeighedDown, round)
-    }
-
     /// How long a difference is, as a multiple of what the own fragment counts for; `None` of moments.
     pub(crate) fn length(&self, fragment: FragmentId, seen: &Evidence) -> Option<f64> {
         (!self.is_moments(fragment)).then(|| self.counted(fragment, seen))
@@ -426,14 +368,6 @@ impl Guard {
             (tells && usual.length.held > 0.0).then_some(usual.length)
         });
         lengths.collect()
-    }
-
-    /// The replica was replaced at this clock: what was usual before says nothing now.
-    pub(crate) fn replaced(&mut self, clock: Clock) {
-        self.began = clock;
-        for record in self.peers.values_mut() {
-            record.fragments.clear();
-        }
     }
 
     /// A neighbour has started again, perhaps mended: whoever was left out is tried at once. A few times in its

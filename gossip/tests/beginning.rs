@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, numbers, peer, snapshot};
-use dnode_gossip::{Config, Event, Input, Mixing, Start};
+use dnode_gossip::{Config, Event, Grounds, Input, Mixing, Start, Trust};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, ExchangeId, Heartbeat, Message, PeerId, Phase, Time};
 
@@ -82,12 +82,24 @@ fn beginners_take_nothing_of_each_other_where_one_has_begun_and_take_over_once()
 }
 
 /// In so many turns, three of peer 0's four neighbours leave it out when it proposes to them, and the fourth is
-/// busy. The pulls of the turn in which it asks for a replica.
-fn exile(host: &mut Host, now: &mut Time, turns: usize) -> Vec<(PeerId, ExchangeId)> {
+/// busy. The pulls of the turn in which it asks for a replica; whom it leaves out itself is added to `left_out`.
+fn exile(
+    host: &mut Host,
+    now: &mut Time,
+    turns: usize,
+    left_out: &mut Vec<(PeerId, Grounds)>,
+) -> Vec<(PeerId, ExchangeId)> {
     for _ in 0..turns {
         let (mut pulls, mut proposed) = (Vec::new(), None);
         for effect in host.take_effects() {
-            let Effect::Message { to, message } = effect else { continue };
+            let (to, message) = match effect {
+                Effect::Message { to, message } => (to, message),
+                Effect::Event(Event::Guarded { peer, trust: Trust::LeftOut, grounds }) => {
+                    left_out.push((peer, grounds));
+                    continue;
+                }
+                _ => continue,
+            };
             if let Message::Pull { exchange, .. } = message {
                 pulls.push((to, exchange));
             } else if let Message::Propose { exchange, .. } = message {
@@ -122,8 +134,10 @@ fn who_is_left_out_by_nearly_all_takes_over_the_model_of_one_of_them() {
         host.handle(received(from, Message::LeftOut { exchange: unasked }), now);
     }
     assert!(host.training);
+    let mut left_out = Vec::new();
     for value in [1.0, 2.0] {
-        let [(donor, exchange)] = exile(&mut host, &mut now, 400)[..] else { panic!("{value}") };
+        let pulls = exile(&mut host, &mut now, 400, &mut left_out);
+        let [(donor, exchange)] = pulls[..] else { panic!("{value}") };
         assert_ne!(donor, peer(4), "not of the one that mixes with it");
         assert!(!host.training);
         let contents = numbers(&[value]);
@@ -132,6 +146,7 @@ fn who_is_left_out_by_nearly_all_takes_over_the_model_of_one_of_them() {
         host.tensor(donor, (exchange, Leg::Snapshot, Clock(1), contents), now);
         host.work(now);
         assert_eq!((host.training, host.values()), (true, vec![value]));
-        assert_eq!(exile(&mut host, &mut now, 8), [], "not again so soon");
+        assert_eq!(exile(&mut host, &mut now, 8, &mut left_out), [], "not again so soon");
+        assert_eq!(left_out, [(peer(4), Grounds::Misled)], "the one that mixes with it");
     }
 }

@@ -81,19 +81,26 @@ impl Gossip {
         if !may || !self.context.config.guard {
             return;
         }
-        let (left_out_by, of) = self.membership.members().exiled_by(self.context.config.rack);
+        let (left_out_by, others) = self.membership.members().exiled_by(self.context.config.rack);
         let trains = |peer: &PeerId| {
             self.membership.get(peer).is_some_and(|member| member.phase == Phase::Training)
         };
         if !left_out_by.iter().any(trains) {
             return;
         }
-        let Some(pardoned) = self.guard.is_exiled((&left_out_by, of), self.rounds.begun()) else {
+        let round = self.rounds.begun();
+        let Some(pardoned) = self.guard.is_exiled((&left_out_by, &others), round) else {
             return;
         };
-        self.context.event(Event::Exiled { partners: left_out_by.len(), of });
+        let (partners, of) = (left_out_by.len(), left_out_by.len() + others.len());
+        self.context.event(Event::Exiled { partners, of });
         for peer in pardoned {
             self.on_judged(peer, Trust::Trusted, Grounds::Exiled);
+        }
+        for peer in others {
+            if let Some(trust) = self.guard.misled(peer, round) {
+                self.on_judged(peer, trust, Grounds::Misled);
+            }
         }
         self.settle();
         self.take(Step::CatchUp);

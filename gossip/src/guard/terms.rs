@@ -92,6 +92,9 @@ pub enum Grounds {
     FellBehind,
     /// Nearly all neighbours leave this peer out, so it takes over a replica of theirs and accuses none of them.
     Exiled,
+    /// It went on to mix with this peer when nearly all neighbours left this peer out, so it may be the one that has
+    /// led this peer's replica away.
+    Misled,
     /// Nearly all neighbours are far away from a fragment that this peer has taken over, so its donor has
     /// given something else: the donor is weighed down, and who was weighed down for the distance is let in.
     BadSnapshot,

@@ -200,11 +200,13 @@ impl Members {
         self.map.values().filter(|member| member.leaves_out).count()
     }
 
-    /// Neighbours that leave this peer, of that rack, out, and of how many that may exchange with it.
-    pub(crate) fn exiled_by(&self, rack: u64) -> (Vec<PeerId>, usize) {
-        let exchanges = |member: &&Member| rack == 0 || member.rack != rack;
-        let out = self.map.iter().filter(|(_, member)| member.leaves_out);
-        (out.map(|(peer, _)| *peer).collect(), self.map.values().filter(exchanges).count())
+    /// Of the neighbours that may exchange with this peer, of that rack: those that leave it out, and the others.
+    pub(crate) fn exiled_by(&self, rack: u64) -> (Vec<PeerId>, Vec<PeerId>) {
+        let exchanges = |member: &Member| rack == 0 || member.rack != rack;
+        let partners = self.map.iter().filter(|(_, member)| exchanges(member));
+        let (out, others): (Vec<_>, Vec<_>) = partners.partition(|(_, member)| member.leaves_out);
+        let names = |of: Vec<(&PeerId, _)>| of.into_iter().map(|(peer, _)| *peer).collect();
+        (names(out), names(others))
     }
 
     /// This peer has taken over a replica: it has caught up with all that are here, and nobody has left that one

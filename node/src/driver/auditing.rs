@@ -361,6 +361,7 @@ fn judged(peer: PeerId, trust: Trust, grounds: Grounds) -> Judged {
         Grounds::Unlike { times } => ("differences longer than those of others", times, 0.0),
         Grounds::AsUsual => ("differences as those of others", 0.0, 0.0),
         Grounds::BadSnapshot => ("nearly all are far from what was taken over", 0.0, 0.0),
+        Grounds::Misled => ("mixed with this peer when nearly all left it out", 0.0, 0.0),
         Grounds::Exiled => ("nearly all leave this peer out", 0.0, 0.0),
         Grounds::FellBehind => ("nearly all are far away: this slow peer fell behind", 0.0, 0.0),
     };

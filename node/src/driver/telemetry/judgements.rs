@@ -104,6 +104,10 @@ fn judged(peer: &PeerId, trust: Trust, grounds: Grounds) -> (&'static str, Strin
         Grounds::Exiled => {
             "nearly all others leave this peer out, so it takes over a replica of theirs".to_owned()
         }
+        Grounds::Misled => {
+            "it went on to mix with this peer when nearly all others left it out, and may have led it away"
+                .to_owned()
+        }
         Grounds::BadSnapshot => {
             "nearly all are far away from what this peer has taken over; it takes it over again, and nothing \
              more from who gave it"
