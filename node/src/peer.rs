@@ -17,6 +17,7 @@ mod terms;
 pub(crate) mod trainer_identity;
 
 use std::io;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -477,13 +478,22 @@ pub fn join_until(
 }
 
 /// Runs a peer to its end on threads of its own.
-fn on_threads<T>(peer: impl Future<Output = Result<T, JoinError>>) -> Result<T, JoinError> {
+///
+/// It is a task beside those of its connections: what a connection has read is handled, and answered, by the thread
+/// that has read it, and no other thread is woken for it.
+fn on_threads<T, P>(peer: P) -> Result<T, JoinError>
+where
+    T: Send + 'static,
+    P: Future<Output = Result<T, JoinError>> + Send + 'static,
+{
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NETWORK_THREADS)
         .enable_all()
         .build()
         .map_err(|reason| JoinError::Io { what: "start the runtime", reason })?;
-    let outcome = runtime.block_on(peer);
+    let peer = runtime.spawn(peer);
+    // Nobody aborts it, so it ends by itself or by a panic.
+    let outcome = runtime.block_on(peer).unwrap_or_else(|end| resume_unwind(end.into_panic()));
     // A training thread that does not stop must not keep the process alive.
     runtime.shutdown_background();
     outcome
