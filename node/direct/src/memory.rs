@@ -2,7 +2,7 @@
 //! is in it.
 //!
 //! The sender fills slot after slot and says the length of each; the receiver copies it out and
-//! gives the slot back with one byte. Every number that the other process says is checked; what it
+//! gives the slot back with one byte, several at a time. Every number that the other process says is checked; what it
 //! does to the memory changes nothing but the bytes that it sends.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,6 +21,10 @@ use tokio::net::UnixStream;
 use crate::error::Error;
 use crate::limits::{SLOT_BYTES, SLOTS};
 use crate::ring::{RingReader, RingWriter};
+
+/// Slots that are given back at a time. Each time wakes the sender, which needs none of them before it has filled the
+/// others.
+const GIVEN_BACK: usize = SLOTS / 2;
 
 /// The length of one slot's content, as it is said.
 const LENGTH_BYTES: usize = size_of::<u32>();
@@ -129,6 +133,8 @@ pub(crate) struct MemoryReceiver {
     stream: UnixStream,
     ring: RingReader,
     slot: usize,
+    /// Slots that were read and not given back.
+    owed: usize,
     /// Bytes of the slot, and how many of them were read.
     content: (usize, usize),
     /// Part of a length.
@@ -141,7 +147,7 @@ impl MemoryReceiver {
         let taken = stream.async_io(Interest::READABLE, || take_over(stream.as_fd())).await?;
         let file = taken.1.ok_or(Error::Memory("no file came"))?;
         let ring = RingReader::new(&file)?;
-        Ok(Self { stream, ring, slot: 0, content: (0, 0), length: ([0; LENGTH_BYTES], 0) })
+        Ok(Self { stream, ring, slot: 0, owed: 0, content: (0, 0), length: ([0; LENGTH_BYTES], 0) })
     }
 
     /// Reads at least one byte into `bytes`; 0 at the end.
@@ -166,7 +172,10 @@ impl MemoryReceiver {
         if self.content.1 == length {
             self.content = (0, 0);
             self.slot = (self.slot + 1) % SLOTS;
-            self.give_back()?;
+            self.owed += 1;
+            if self.owed >= GIVEN_BACK {
+                self.give_back()?;
+            }
         }
         Poll::Ready(Ok(count))
     }
@@ -191,14 +200,17 @@ impl MemoryReceiver {
         Poll::Ready(Ok(Some(length)))
     }
 
-    /// Gives a slot back. The socket holds more of these than there are slots, unless the other end
+    /// Gives slots back. The socket holds more of these than there are slots, unless the other end
     /// leaves them there.
-    fn give_back(&self) -> io::Result<()> {
-        match self.stream.try_write(&[0]) {
+    fn give_back(&mut self) -> io::Result<()> {
+        match self.stream.try_write(&[0; SLOTS][..self.owed.min(SLOTS)]) {
             // The other end has said everything and is gone.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(error) => Err(error),
-            Ok(_) => Ok(()),
+            Ok(count) => {
+                self.owed -= count;
+                Ok(())
+            }
         }
     }
 }
