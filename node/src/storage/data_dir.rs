@@ -103,6 +103,13 @@ impl DataDir {
     /// [`DataDirError`]; the count stays unchanged in that case.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         create(path).map_err(io_error("create data directory", path))?;
+        #[cfg(unix)]
+        if let Some(others) = what_others_can(path) {
+            tracing::warn!(
+                "others on this machine can {others} the data directory {}: `chmod 700` it, unless that is wanted",
+                path.display()
+            );
+        }
         let lock = lock(path)?;
         remove_left_over(path, SystemTime::now());
         let file = path.join(INCARNATION_FILE);
@@ -252,13 +259,24 @@ fn partial(path: &Path) -> PathBuf {
 }
 
 /// Creates a folder that only this user may look into, and the folders above it. One that is there stays
-/// as it is.
+/// as it is: others may be meant to use it.
 fn create(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(path)
+}
+
+/// What users beside the owner of the folder can do in it, if anything.
+#[cfg(unix)]
+fn what_others_can(folder: &Path) -> Option<&'static str> {
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(folder).ok()?.permissions());
+    match (mode & 0o022, mode & 0o077) {
+        (0, 0) => None,
+        (0, _) => Some("look into"),
+        _ => Some("change what is in"),
+    }
 }
 
 /// The same options, with which a symbolic link at the end of the path is not followed. Who may write to
@@ -307,7 +325,8 @@ pub(crate) fn others_may(file: &File) -> io::Result<bool> {
     Ok(metadata.is_file() && mode & 0o077 != 0)
 }
 
-fn open(path: &Path) -> io::Result<File> {
+/// Opens a file of the data directory to read it.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     no_follow(OpenOptions::new().read(true)).open(path)
 }
 
@@ -466,6 +485,19 @@ mod tests {
         drop(DataDir::open(&path).unwrap());
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&folder.path().join("made"))), (0o700, 0o700));
+        for (wide, others) in [
+            (0o700, None),
+            (0o750, Some("look into")),
+            (0o701, Some("look into")),
+            (0o770, Some("change what is in")),
+            (0o702, Some("change what is in")),
+        ] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(wide)).unwrap();
+            assert_eq!(what_others_can(&path), others, "{wide:o}");
+            drop(DataDir::open(&path).unwrap());
+            assert_eq!(mode(&path), wide, "that of a folder that was there stays");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
         let file = path.join("private");
         fs::write(&file, "text").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();

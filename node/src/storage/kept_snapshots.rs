@@ -8,7 +8,7 @@
 //! A thread of its own writes them, so that mixing never waits for a disk. What comes faster than it
 //! writes is passed over, and so is all of a pull that is over soon: both are quick to pull again.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ use dnode_protocol::{
 };
 use dnode_trainer::Encoded;
 use serde::{Deserialize, Serialize};
+
+use crate::storage::data_dir::{no_follow, open};
 
 /// Name of the folder in the data directory.
 const FOLDER: &str = "pulled";
@@ -189,9 +191,10 @@ impl KeptSnapshots {
     fn open(dir: &Path, fragments: Fragments) -> (Self, Vec<(FragmentId, SnapshotContents)>) {
         let this = Self { folder: dir.join(FOLDER), fragments, after: KEPT_AFTER };
         let all = (0..u32::try_from(fragments.count()).unwrap_or(u32::MAX)).map(FragmentId);
-        let kept = match fs::exists(&this.folder) {
-            Ok(true) => all.filter_map(|it| Some((it, this.describe(it).ok()?.0))).collect(),
-            Ok(false) | Err(_) => Vec::new(),
+        let kept = if this.is_folder() {
+            all.filter_map(|it| Some((it, this.describe(it).ok()?.0))).collect()
+        } else {
+            Vec::new()
         };
         (this, kept)
     }
@@ -200,6 +203,11 @@ impl KeptSnapshots {
     #[cfg(test)]
     pub(crate) fn keeping_at_once(self) -> Self {
         Self { after: Duration::ZERO, ..self }
+    }
+
+    /// Whether the folder is there. A symbolic link to one is none.
+    fn is_folder(&self) -> bool {
+        fs::symlink_metadata(&self.folder).is_ok_and(|it| it.is_dir())
     }
 
     /// Removes all files, because the model is complete.
@@ -221,10 +229,14 @@ impl KeptSnapshots {
             codec: snapshot.codec.name().to_owned(),
             information: entries.map(|(peer, clock)| (peer.to_string(), clock.0)).collect(),
         };
-        fs::create_dir_all(&self.folder)?;
+        if !self.is_folder() {
+            fs::create_dir(&self.folder)?;
+        }
         let path = self.path(fragment);
         let partial = path.with_extension("partial");
-        let mut file = File::create(&partial)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        let mut file = no_follow(&mut options).open(&partial)?;
         let written = serde_json::to_writer(&mut file, &description)
             .map_err(io::Error::from)
             .and_then(|()| file.write_all(b"\n"))
@@ -250,7 +262,7 @@ impl KeptSnapshots {
         fragment: FragmentId,
     ) -> io::Result<(SnapshotContents, (Codec, usize), BufReader<File>)> {
         let damaged = || io::Error::from(io::ErrorKind::InvalidData);
-        let mut file = BufReader::new(File::open(self.path(fragment))?);
+        let mut file = BufReader::new(open(&self.path(fragment))?);
         let mut line = Vec::new();
         (&mut file).take(LINE_MAX).read_until(b'\n', &mut line)?;
         let Description { clock, hash, codec, information } = serde_json::from_slice(&line)?;
@@ -307,6 +319,46 @@ mod tests {
             assert!(kept.iter().all(|(fragment, _)| *fragment == first));
             assert_eq!(store.load(first).is_ok(), !kept.is_empty());
         });
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn no_link_is_followed_to_write_or_read_a_fragment() {
+        use std::os::unix::fs::symlink;
+        let root = tempfile::tempdir().unwrap();
+        let fragments = Fragments::new(8, 2).unwrap();
+        let (store, _) = KeptSnapshots::open(root.path(), fragments);
+        let snapshot = encode(Codec::F32, &[1.5; 4]);
+        let contents = SnapshotContents {
+            clock: Clock(40),
+            hash: ContentHash::of(&snapshot.bytes),
+            information: Information { entries: Vec::new() },
+            versions: Versions::default(),
+        };
+        let keep = |it: u32| store.keep(FragmentId(it), &contents, &snapshot);
+        let kept = || KeptSnapshots::open(root.path(), fragments).1.len();
+        keep(0).unwrap();
+        // A file that is read, one that is written, and the folder.
+        let elsewhere = root.path().join("elsewhere");
+        fs::rename(store.path(FragmentId(0)), &elsewhere).unwrap();
+        let sound = fs::read(&elsewhere).unwrap();
+        symlink(&elsewhere, store.path(FragmentId(0))).unwrap();
+        assert_eq!(kept(), 0);
+        assert!(store.load(FragmentId(0)).is_err());
+        symlink(&elsewhere, store.path(FragmentId(1)).with_extension("partial")).unwrap();
+        assert!(keep(1).is_err());
+        assert_eq!(fs::read(&elsewhere).unwrap(), sound);
+        store.remove();
+        let other = root.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::rename(&elsewhere, other.join("0000000000")).unwrap();
+        symlink(&other, &store.folder).unwrap();
+        assert_eq!(kept(), 0);
+        assert!(keep(1).is_err());
+        store.remove();
+        assert_eq!(fs::read_dir(&other).unwrap().count(), 1, "the link went, not what it names");
+        keep(1).unwrap();
+        assert_eq!(kept(), 1);
     }
 
     #[test]

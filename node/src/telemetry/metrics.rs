@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 pub use dnode_metrics::*;
 
+use crate::storage::data_dir::no_follow;
 use crate::telemetry::tensorboard::EventFile;
 
 /// Bytes that are gathered before they are written without a flush: about ten lines with sketches.
@@ -42,7 +43,7 @@ impl MetricsWriter {
     /// When the file cannot be created or read.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let path = folder.join(METRICS_FILE);
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path)?;
+        let mut file = open(&path)?;
         let mut group = Vec::new();
         let length = file.metadata()?.len();
         if length > 0 {
@@ -121,9 +122,7 @@ impl MetricsWriter {
     /// Puts the file aside and begins another one. Where that fails the present one goes on.
     fn begin_anew(&mut self) {
         let before = self.path.with_file_name(METRICS_BEFORE);
-        let new = std::fs::rename(&self.path, before).and_then(|()| {
-            OpenOptions::new().read(true).append(true).create(true).open(&self.path)
-        });
+        let new = std::fs::rename(&self.path, before).and_then(|()| open(&self.path));
         match new {
             Ok(file) => {
                 (self.file, self.complete) = (file, 0);
@@ -141,6 +140,11 @@ impl Drop for MetricsWriter {
     fn drop(&mut self) {
         self.flush();
     }
+}
+
+/// Opens a file to append to it, a new one if there is none. A symbolic link is not followed.
+fn open(path: &Path) -> io::Result<File> {
+    no_follow(OpenOptions::new().read(true).append(true).create(true)).open(path)
 }
 
 #[cfg(test)]
@@ -164,6 +168,17 @@ mod tests {
         writer.write(Stamp::default(), event("first"));
         drop(writer);
         assert_eq!(lines(folder.path())[0]["name"], "first");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn metrics_are_written_through_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::write(&elsewhere, "text").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, folder.path().join(METRICS_FILE)).unwrap();
+        assert!(MetricsWriter::open(folder.path()).is_err());
+        assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "text");
     }
 
     #[test]

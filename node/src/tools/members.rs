@@ -13,8 +13,8 @@ use dnode_protocol::limits::{CHAIN_MAX, OWNERS_MAX, REVOCATIONS_MAX};
 use dnode_protocol::membership::{Invitation, Ticket, TicketError};
 use rand::Rng as _;
 
-use crate::membership::{MembershipError, draw, read_ticket_file};
-use crate::storage::data_dir::{DataDir, DataDirError};
+use crate::membership::{MembershipError, draw, parse_ticket};
+use crate::storage::data_dir::{DataDir, DataDirError, read_private};
 use crate::storage::identity::Identity;
 use crate::storage::pass::{self, REVOCATIONS_FILE};
 use crate::storage::secret;
@@ -324,8 +324,9 @@ fn addresses(folder: &Path, given: &[String]) -> Result<Vec<Vec<u8>>, MembersErr
     if given.is_empty() {
         // The running peer writes where it listens; a stopped one was there last.
         let file = folder.join("ticket");
-        let known =
-            if file.exists() { read_ticket_file(&file)?.addresses().to_vec() } else { Vec::new() };
+        let ticket = read_private(&file)?;
+        let ticket = ticket.map(|text| parse_ticket(&text, &file.display().to_string()));
+        let known = ticket.transpose()?.map_or_else(Vec::new, |it| it.addresses().to_vec());
         return if known.is_empty() {
             Err(MembersError::NoAddress(folder.to_owned()))
         } else {

@@ -5,7 +5,7 @@ mod draw;
 mod source;
 mod text;
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::watch;
 
+use crate::storage::data_dir;
 use crate::telemetry::view::UI_FILE;
 use draw::Screen;
 pub use source::SourceError;
@@ -20,6 +21,9 @@ use source::{News, Source};
 
 /// Longest time that a key press may wait.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Longest file with an address that is read.
+const ADDRESS_BYTES_MAX: u64 = 4096;
 
 /// Why nothing can be shown.
 #[derive(thiserror::Error)]
@@ -60,7 +64,8 @@ impl TopError {
 /// [`TopError::NotServed`].
 pub fn find(folder: &Path) -> Result<String, TopError> {
     let path = folder.join(UI_FILE);
-    let text = std::fs::read_to_string(&path);
+    let text =
+        data_dir::open(&path).and_then(|file| io::read_to_string(file.take(ADDRESS_BYTES_MAX)));
     match text {
         Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
         Ok(_) => Err(TopError::NotServed { path, reason: "it is empty".to_owned() }),
