@@ -103,6 +103,8 @@ pub(crate) struct Driver {
     removals: Removals,
     /// Where this peer only watches.
     observing: Option<Observing>,
+    /// What is still to be told about peers that misbehave, once one was met.
+    without_bound: Option<String>,
     /// Why this peer is no member of the run any more.
     no_member: Option<String>,
     /// Network events handled since the core's deadline came.
@@ -112,7 +114,9 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { core, fragments, network, training, telemetry, audit, .. } = parts;
-        let Parts { peer_store, verdicts, tracer, started, terms, course, removals, .. } = parts;
+        let Parts { peer_store, verdicts, tracer, started, mut terms, course, removals, .. } =
+            parts;
+        let without_bound = terms.without_bound.take();
         let groups = Groups::new(network.peer_id(), &terms);
         let observing = terms.observes.then(Observing::default);
         let bootstrap = Bootstrap::new(terms.bootstrap.iter().cloned());
@@ -129,6 +133,7 @@ impl Driver {
             diagnosis: Diagnosis::new(started),
             removals,
             observing,
+            without_bound,
             no_member: None,
             burst: 0,
         }
@@ -276,6 +281,9 @@ impl Driver {
             NetworkEvent::Message { from, message } => {
                 self.bootstrap.on_met();
                 self.removals.on_met();
+                if let Some(warning) = self.without_bound.take() {
+                    tracing::warn!("{warning}");
+                }
                 if let Message::Part(part) = message {
                     self.course.on_part(from, part);
                 }

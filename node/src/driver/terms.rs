@@ -50,4 +50,6 @@ pub(crate) struct Terms {
     pub(crate) observes: bool,
     /// Whether the run ends when training goes wrong.
     pub(crate) stops_diverged: bool,
+    /// What is told once a peer was met, where nothing bounds what a bad one does.
+    pub(crate) without_bound: Option<String>,
 }

@@ -74,6 +74,23 @@ pub(crate) fn gossip_config(config: &Config, fragments: Fragments) -> dnode_goss
     }
 }
 
+/// What a person is told who trains with others by a rule, or in a rack, that has no bound against a bad
+/// member; `None` where there is one.
+pub(super) fn without_bound(config: &Config) -> Option<String> {
+    let rule = match config.gossip.rule {
+        Rule::DeltaSet => Some("gossip.rule = delta-set".to_owned()),
+        Rule::AllReduce => Some("gossip.rule = all-reduce".to_owned()),
+        Rule::GossipOuter | Rule::Pairwise | Rule::None => None,
+    };
+    let rack = &config.network.rack;
+    let rack = (!rack.is_empty()).then(|| format!("network.rack = {rack:?}"));
+    let what: Vec<_> = rule.into_iter().chain(rack).collect();
+    (!what.is_empty()).then(|| {
+        let what = what.join(" and ");
+        format!("{what}: no bound holds against a bad member; train so with peers that you trust")
+    })
+}
+
 /// How often rounds come.
 fn interval(gossip: &Gossip, fragments: Fragments) -> Interval {
     if let Some(steps) = gossip.mix_every {
@@ -175,5 +192,23 @@ mod tests {
         assert!(check(least).is_ok() && check(least - 1).is_err());
         let text = check(10).unwrap_err().to_string();
         assert!(text.contains(&format!("sends {least}; raise gossip.budget to that")), "{text}");
+    }
+    #[test]
+    fn what_has_no_bound_is_told_and_nothing_else() {
+        let told = |settings: &[&str]| {
+            let mut all = Settings::new();
+            settings.iter().for_each(|setting| all.set(setting).unwrap());
+            without_bound(&all.resolve().unwrap())
+        };
+        let words = ": no bound holds against a bad member; train so with peers that you trust";
+        for rule in ["gossip-outer", "pairwise", "none"] {
+            assert_eq!(told(&[&format!("gossip.rule={rule}")]), None, "{rule}");
+        }
+        let set = told(&["gossip.rule=delta-set"]).unwrap();
+        assert_eq!(set, format!("gossip.rule = delta-set{words}"));
+        let all = told(&["gossip.rule=all-reduce", "gossip.world=2"]).unwrap();
+        assert_eq!(all, format!("gossip.rule = all-reduce{words}"));
+        let rack = told(&["gossip.rule=gossip-outer", "network.rack=lab"]).unwrap();
+        assert_eq!(rack, format!("network.rack = \"lab\"{words}"));
     }
 }

@@ -14,7 +14,7 @@ use super::JoinError;
 use super::network::canonical;
 use crate::config::{self, Config, Rule};
 use crate::driver::{Terms, rack_name};
-use crate::peer::rules::exchanges;
+use crate::peer::rules::{exchanges, without_bound};
 use crate::storage::data_dir::DataDir;
 use crate::storage::kept_snapshots::KeptSnapshots;
 use crate::training::{Commits, Plan, Position};
@@ -128,5 +128,6 @@ pub(super) fn terms(config: &Config, incarnation: u64) -> Terms {
         incarnation,
         linger: config.node.linger,
         stops_diverged: config.run.stop_on_divergence,
+        without_bound: without_bound(config),
     }
 }

@@ -112,6 +112,8 @@ fn peers_of_every_other_rule_train_together_and_end_well_trained() {
             let last = peer.finish();
             assert_eq!(last["reason"], "steps done", "{rule}");
             assert!(last["accuracy"].as_f64().unwrap() > 0.85, "{rule} {last}");
+            let told = peer.log().matches("no bound holds against a bad member").count();
+            assert_eq!(told, usize::from(rule == "delta-set"), "{rule} {}", peer.log());
             let moved = ["answered", "completed", "included"]
                 .map(|key| last["exchanges"][key].as_u64().unwrap());
             assert!(moved.iter().sum::<u64>() > 0, "{rule} {last}");
