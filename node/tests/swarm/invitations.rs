@@ -45,10 +45,16 @@ fn refused(root: &TempDir, name: &str, words: &[&str]) -> String {
     line
 }
 
-/// The file of an invitation.
+/// The file of an invitation by the owner.
 pub(crate) fn invite(root: &TempDir, name: &str, words: &[&str]) -> String {
+    invite_from(root, "owner", name, words)
+}
+
+/// The file of an invitation that the peer `from` makes.
+pub(crate) fn invite_from(root: &TempDir, from: &str, name: &str, words: &[&str]) -> String {
+    let data = format!("{from}/data");
     let (status, ticket, told) =
-        run(root.path(), &[&["invite", "--data-dir", "owner/data"], words].concat());
+        run(root.path(), &[&["invite", "--data-dir", &data], words].concat());
     assert_eq!(status, 0, "{told}");
     let file = root.path().join(name);
     fs::write(&file, ticket).unwrap();

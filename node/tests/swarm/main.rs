@@ -27,6 +27,7 @@ mod joining;
 mod moments;
 mod on_device;
 mod own_loop;
+mod owners;
 mod page;
 mod privacy;
 mod process;
