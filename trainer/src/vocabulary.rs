@@ -65,7 +65,8 @@ impl Vocabulary {
             return Ok(Self::Tokenizer(Arc::new(read)));
         }
         let kinds: Vec<char> = told["characters"].as_str().unwrap_or_default().chars().collect();
-        if kinds.is_empty() || kinds.len() > CHARACTERS_MAX || !kinds.is_sorted() {
+        let ordered = kinds.is_sorted_by(|one, next| one < next);
+        if kinds.is_empty() || kinds.len() > CHARACTERS_MAX || !ordered {
             let count = kinds.len();
             return Err(format!("its vocabulary has {count} characters, or they are out of order"));
         }
@@ -305,6 +306,29 @@ mod tests {
         assert!(Vocabulary::told(&disordered, none).is_err());
         let error = Vocabulary::told(&json!({ "kind": "tokenizer" }), none).unwrap_err();
         assert_eq!(error, "no file");
+    }
+
+    #[test]
+    fn made_descriptions_are_a_vocabulary_that_goes_both_ways_or_refused_in_one_line() {
+        let none = || Err("no file".to_owned());
+        let first = [Vocabulary::of("\nabcäß€"), Vocabulary::Bytes].map(|it| it.tell().to_string());
+        dnode_mutate::check_made_inputs(&first, 4000, |bytes| {
+            let Ok(told) = serde_json::from_slice::<Value>(bytes) else { return };
+            match Vocabulary::told(&told, none) {
+                Err(error) => assert!(!error.contains('\n'), "{error}"),
+                Ok(vocabulary) => {
+                    assert!((1..=CHARACTERS_MAX).contains(&vocabulary.len()));
+                    let again = Vocabulary::told(&vocabulary.tell(), none).unwrap();
+                    assert_eq!(again.words(), vocabulary.words());
+                    if let Vocabulary::Characters(kinds) = &vocabulary {
+                        // Each token is another character.
+                        let all: Vec<u32> = (0..kinds.len()).map(|it| it as u32).collect();
+                        let tokens = vocabulary.encode(&vocabulary.decode(&all)).unwrap();
+                        assert!(tokens.iter(0..tokens.len()).eq(all));
+                    }
+                }
+            }
+        });
     }
 
     #[test]

@@ -34,3 +34,27 @@ pub(crate) fn said(bytes: &[u8; HEADER_BYTES]) -> String {
         _ => "no operation".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_headers_are_told_in_one_short_line_and_sound_ones_as_they_are() {
+        let every = Code::ALL.map(|code| {
+            let (reduction, number) = (Reduction::Mean, 7 + u64::from(code as u8));
+            Operation { code, reduction, number, elements: 1 << 20, root: 3 }
+        });
+        for operation in &every {
+            assert_eq!(said(&header(operation)), operation.to_string());
+        }
+        let sound = every.map(|operation| header(&operation));
+        dnode_mutate::check_made_inputs(&sound, 4000, |bytes| {
+            let mut header = [0; HEADER_BYTES];
+            let length = bytes.len().min(HEADER_BYTES);
+            header[..length].copy_from_slice(&bytes[..length]);
+            let told = said(&header);
+            assert!(!told.is_empty() && told.len() < 128 && !told.contains('\n'), "{told}");
+        });
+    }
+}

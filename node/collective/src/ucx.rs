@@ -96,15 +96,17 @@ fn tell(group: &mut Sockets, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
     bytes[..4].copy_from_slice(&u32::try_from(own.len()).unwrap_or(0).to_le_bytes());
     bytes[4..4 + own.len()].copy_from_slice(own);
     group.all_gather(&mut words)?;
-    let address = |words: &[f32]| {
-        let bytes: &[u8] = bytemuck::cast_slice(words);
-        let (length, rest) = bytes.split_first_chunk().unwrap_or((&[0; 4], &[]));
-        let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(0);
-        // UCX reads as far as an address itself says, so all its room stays behind it.
-        let is_one = (1..=rest.len()).contains(&length);
-        if is_one { rest.to_vec() } else { Vec::new() }
-    };
     Ok(words.chunks(WORDS).map(address).collect())
+}
+
+/// The address in the words of one rank, in the room of the longest; empty where it tells none.
+fn address(words: &[f32]) -> Vec<u8> {
+    let bytes: &[u8] = bytemuck::cast_slice(words);
+    let (length, rest) = bytes.split_first_chunk().unwrap_or((&[0; 4], &[]));
+    let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(0);
+    // UCX reads as far as an address itself says, so all its room stays behind it.
+    let is_one = (1..=rest.len()).contains(&length);
+    if is_one { rest.to_vec() } else { Vec::new() }
 }
 
 /// A group of these links in which everybody has heard of everybody.
@@ -119,4 +121,40 @@ fn meet(place: Place, links: Vec<Option<UcxLink>>) -> Result<Sockets, String> {
         group.barrier().map_err(|error| format!("UCX: {error}"))?;
     }
     Ok(group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_words_are_an_address_with_all_its_room_or_none() {
+        let told = |length: usize| {
+            let mut bytes = vec![0xa5; WORDS * size_of::<f32>()];
+            bytes[..4].copy_from_slice(&u32::try_from(length).unwrap().to_le_bytes());
+            bytes
+        };
+        let first = [0, 1, 200, UCX_ADDRESS_MAX, UCX_ADDRESS_MAX + 1].map(told);
+        let is_one = first.each_ref().map(|bytes| !address(&words(bytes)).is_empty());
+        assert_eq!(is_one, [false, true, true, true, false]);
+        assert_eq!(address(&[]), [0; 0]);
+        dnode_mutate::check_made_inputs(&first, 2000, |bytes| {
+            let words = words(bytes);
+            let address = address(&words);
+            let length = u32::from_le_bytes(words[0].to_le_bytes());
+            let fits = (1..=UCX_ADDRESS_MAX).contains(&usize::try_from(length).unwrap());
+            assert_eq!(address.len(), if fits { UCX_ADDRESS_MAX } else { 0 });
+            let all: &[u8] = bytemuck::cast_slice(&words);
+            assert!(address.is_empty() || address == all[4..]);
+        });
+    }
+
+    /// What one rank has told, of which these are the first bytes.
+    fn words(bytes: &[u8]) -> Vec<f32> {
+        let mut words = vec![0.0_f32; WORDS];
+        let room: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        let length = bytes.len().min(room.len());
+        room[..length].copy_from_slice(&bytes[..length]);
+        words
+    }
 }

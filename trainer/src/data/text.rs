@@ -205,6 +205,55 @@ mod tests {
         }
     }
 
+    /// Texts that load, of each kind: plain and packed, of characters and of bytes.
+    fn sound() -> [Vec<u8>; 4] {
+        let few = "häßch\n".repeat(20).into_bytes();
+        let many: String = ('\u{4e00}'..'\u{4f10}').collect();
+        let packed = |level| {
+            let mut packed = flate2::write::GzEncoder::new(Vec::new(), level);
+            std::io::Write::write_all(&mut packed, &few).unwrap();
+            packed.finish().unwrap()
+        };
+        let (stored, short) = (flate2::Compression::none(), flate2::Compression::best());
+        [packed(stored), packed(short), many.into_bytes(), few]
+    }
+
+    #[test]
+    fn made_texts_are_tokens_that_spell_them_or_are_refused_in_one_line() {
+        let first = sound();
+        assert!(first.iter().all(|bytes| load(bytes, 4).is_ok()));
+        let one_line = |error: DataError| assert!(!error.to_string().contains('\n'), "{error}");
+        dnode_mutate::check_made_inputs(&first, 2000, |bytes| {
+            let file = file(bytes);
+            let whole = read_text(file.path());
+            match Text::load(file.path(), None, 4) {
+                Err(error) => one_line(error),
+                Ok(text) => {
+                    let all: Vec<u32> = text.tokens().iter(0..text.tokens().len()).collect();
+                    assert!(all.iter().all(|token| (*token as usize) < text.vocabulary.len()));
+                    assert_eq!(text.vocabulary.decode(&all), *whole.as_ref().unwrap());
+                    let mut batch = Batch::new(SampleShape::Text { context: 4, vocabulary: 256 });
+                    let last = text.held_out_start(text.held_out_windows() - 1);
+                    text.fill([0, text.train_windows() - 1, last].into_iter(), &mut batch);
+                    assert_eq!((batch.samples, batch.targets.len()), (3, 12));
+                }
+            }
+            // The same file as one that names the characters of others.
+            match (common(file.path()), whole) {
+                (Ok(vocabulary), Ok(text)) => assert!(vocabulary.encode(&text).is_ok()),
+                (Err(error), Ok(text)) => {
+                    assert_eq!(text, "");
+                    one_line(error);
+                }
+                (Err(error), Err(why)) => {
+                    one_line(error);
+                    one_line(why);
+                }
+                (Ok(_), Err(error)) => panic!("a vocabulary of no text: {error}"),
+            }
+        });
+    }
+
     #[test]
     fn files_that_do_not_fit_give_one_clear_line() {
         let message = |result: Result<Text, DataError>| {
