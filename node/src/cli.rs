@@ -143,7 +143,8 @@ pub enum Command {
     /// Make an invitation to a run that has owners: a ticket for `dnode join`.
     #[command(after_help = "Example: dnode invite --data-dir owner --expires 7d --out invitation")]
     Invite(Invite),
-    /// Remove a member from a run that has owners, or take an invitation back with all who came by it.
+    /// Remove a member from a run that has owners, or take an invitation back with all who came by it. Of
+    /// an owner, more than half of the owners, two at least, have to say it.
     #[command(after_help = "Example: dnode revoke --data-dir owner 12D3KooW…")]
     Revoke {
         /// The peer id of the member, or the number of the invitation.

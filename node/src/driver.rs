@@ -318,7 +318,9 @@ impl Driver {
             NetworkEvent::Channel { peer, channel } => self.groups.on_channel(peer, channel),
             NetworkEvent::PathLost { peer } => host.feed(Input::Alarm { peer }),
             NetworkEvent::Uses { known } => self.removals.keep_uses(&known, Instant::now()),
-            NetworkEvent::Revocations { new, known } => self.on_revocations(&new, known),
+            NetworkEvent::Revocations { new, known, owners } => {
+                self.on_revocations((&new, known), &owners);
+            }
             NetworkEvent::NoMember { why } => self.on_no_member(why),
             NetworkEvent::Copied { .. } => self.bootstrap.settle(),
             NetworkEvent::RelayUp { .. } => self.bootstrap.on_relay(),
@@ -333,10 +335,10 @@ impl Driver {
     }
 
     /// Others were removed.
-    fn on_revocations(&mut self, new: &[Revocation], known: Vec<u8>) {
+    fn on_revocations(&mut self, (new, known): (&[Revocation], Vec<u8>), owners: &[PeerId]) {
         self.removals.keep(known, Instant::now());
         for statement in new {
-            let what = removals::words(statement);
+            let what = removals::words(statement, owners);
             tracing::warn!("{what}");
             self.host.telemetry.event("revoked", &what);
         }

@@ -16,7 +16,7 @@ mod revocation;
 pub use certificate::{Certificate, Grant, IssuerKey, Role};
 pub use chain::{Chain, ChainError, Member};
 pub use pass::Pass;
-pub use revocation::{Revocation, RevocationError, Revocations, Target};
+pub use revocation::{Revocation, RevocationError, Revocations, Target, votes_needed};
 
 use crate::PeerId;
 

@@ -40,6 +40,8 @@ pub const OWNERS_MAX: usize = 4;
 pub const CHAIN_MAX: usize = 8;
 /// Most revocations that a member keeps.
 pub const REVOCATIONS_MAX: usize = 1024;
+/// Most votes of owners about owners that it keeps beside them.
+pub const OWNER_VOTES_MAX: usize = OWNERS_MAX * OWNERS_MAX;
 /// Most bytes of them in one message.
 pub const REVOCATION_BYTES_MAX: usize = 24 * 1024;
 /// Most of these that are not by owners.

@@ -140,13 +140,18 @@ fn an_owner_takes_back_a_peer_or_all_who_came_by_an_invitation() {
     for target in [Target::Holder(key(3).peer()), Target::Number(2)] {
         for by in [1, 9] {
             let mut known = Revocations::default();
-            assert!(known.revokes(&chain(2)).is_none());
+            assert!(known.revokes(&key(3).peer(), &chain(2)).is_none());
             let statement = revoke(by, target, Chain::default());
             assert_eq!(known.insert(statement.clone(), &owners(), 150), Ok(true));
             assert_eq!(known.insert(statement, &owners(), 150), Ok(false));
-            assert_eq!(known.revokes(&chain(2)).map(Revocation::target), Some(target));
-            assert!(known.revokes(&chain(3)).is_some(), "and what follows from it");
-            assert!(known.revokes(&chain(1)).is_some() == (target == Target::Number(2)));
+            assert_eq!(
+                known.revokes(&key(3).peer(), &chain(2)).map(Revocation::target),
+                Some(target)
+            );
+            assert!(known.revokes(&key(4).peer(), &chain(3)).is_some(), "and what follows from it");
+            assert!(
+                known.revokes(&key(2).peer(), &chain(1)).is_some() == (target == Target::Number(2))
+            );
         }
     }
 }
@@ -156,12 +161,12 @@ fn a_member_takes_back_what_it_has_issued_and_nothing_else() {
     let mut known = Revocations::default();
     let own = revoke(3, Target::Holder(key(4).peer()), chain(2));
     assert_eq!(known.insert(own, &owners(), 150), Ok(true));
-    assert!(known.revokes(&chain(3)).is_some());
+    assert!(known.revokes(&key(4).peer(), &chain(3)).is_some());
     let another = Chain::default().extended(&key(1), grant(&key(4), 0, 70)).unwrap();
-    assert!(known.revokes(&another).is_none(), "that one is the owner's");
+    assert!(known.revokes(&key(4).peer(), &another).is_none(), "that one is the owner's");
     let above = revoke(3, Target::Number(2), chain(2));
     assert_eq!(known.insert(above, &owners(), 150), Ok(true));
-    assert!(known.revokes(&chain(2)).is_none(), "it has not issued that");
+    assert!(known.revokes(&key(3).peer(), &chain(2)).is_none(), "it has not issued that");
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub const INVITATION: &str = "run.invitation";
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     pass: Option<Pass>,
+    /// This peer.
+    me: Option<PeerId>,
     revocations: Revocations,
     /// The chains of peers that were let in and are connected.
     members: BTreeMap<PeerId, Chain>,
@@ -62,11 +64,11 @@ impl Admission {
     /// `known`: statements from before, of which those that do not count are left out; `used`: uses of
     /// invitations.
     pub(crate) fn new(
-        pass: Option<Pass>,
+        (me, pass): (PeerId, Option<Pass>),
         (known, used): (Vec<Revocation>, &[InvitationUse]),
         now_s: u64,
     ) -> Self {
-        let mut made = Self { pass, uses: Uses::of(used), ..Self::default() };
+        let mut made = Self { pass, me: Some(me), uses: Uses::of(used), ..Self::default() };
         made.learn(known, Source::Own, now_s);
         if let Some(pass) = &made.pass {
             // The own invitation is used, too. Where it cannot be counted others count it.
@@ -129,8 +131,8 @@ impl Admission {
         let chain = if chain.is_empty() { Ok(Chain::default()) } else { Chain::from_bytes(chain) };
         let chain = chain.map_err(|error| error.to_string())?;
         let member = chain.verify(pass.owners(), peer, now_s).map_err(|error| error.to_string())?;
-        if let Some(statement) = self.revocations.revokes(&chain) {
-            return Err(removed(statement));
+        if let Some(why) = self.taken_back(peer, &chain) {
+            return Err(why);
         }
         let over = pairs(&chain).any(|(invitation, holder)| self.uses.is_over(invitation, &holder));
         if over {
@@ -151,11 +153,35 @@ impl Admission {
         self.uses.take_new()
     }
 
-    /// The statement that takes this chain back, as bytes.
-    pub(crate) fn against(&self, chain: &[u8]) -> Option<Vec<u8>> {
+    /// The statement that takes the chain of this peer back, or the votes that do, as bytes.
+    pub(crate) fn against(&self, peer: &PeerId, chain: &[u8]) -> Option<Vec<u8>> {
         self.pass.as_ref()?;
         let chain = Chain::from_bytes(chain).ok()?;
-        self.revocations.revokes(&chain).map(|statement| Revocation::to_bytes([statement]))
+        let statement = self.revocations.revokes(peer, &chain)?;
+        Some(match self.voted_out(statement) {
+            Some(owner) => Revocation::to_bytes(self.revocations.votes_about(&owner)),
+            None => Revocation::to_bytes([statement]),
+        })
+    }
+
+    /// The owner that is none any more, where this is one of the votes about it.
+    fn voted_out(&self, statement: &Revocation) -> Option<PeerId> {
+        let Target::Holder(holder) = statement.target() else { return None };
+        self.revocations.is_out(&holder).then_some(holder)
+    }
+
+    /// How the chain of this peer was taken back, if it was.
+    fn taken_back(&self, peer: &PeerId, chain: &Chain) -> Option<String> {
+        let statement = self.revocations.revokes(peer, chain)?;
+        Some(self.voted_out(statement).map_or_else(
+            || removed(statement),
+            |owner| format!("{} was removed by the other owners", owner.short()),
+        ))
+    }
+
+    /// The owners of the run.
+    pub(crate) fn owners(&self) -> Vec<PeerId> {
+        self.pass.as_ref().map_or_else(Vec::new, |pass| pass.owners().to_vec())
     }
 
     /// Whether a peer is being refused for want of an invitation; it may come again with one soon.
@@ -196,7 +222,8 @@ impl Admission {
     /// The members that are in no longer: removed, or with a chain that has ended.
     pub(crate) fn gone(&self, now_s: u64) -> Vec<(PeerId, RunDifference)> {
         let members = self.members.iter();
-        let gone = members.filter_map(|(peer, chain)| Some((*peer, self.why_out(chain, now_s)?)));
+        let gone =
+            members.filter_map(|(peer, chain)| Some((*peer, self.why_out(peer, chain, now_s)?)));
         gone.map(|(peer, why)| (peer, difference(&why))).collect()
     }
 
@@ -213,12 +240,12 @@ impl Admission {
     }
 
     fn end(&self, now_s: u64) -> Option<String> {
-        self.why_out(self.pass.as_ref()?.chain(), now_s)
+        self.why_out(self.me.as_ref()?, self.pass.as_ref()?.chain(), now_s)
     }
 
-    /// Why a chain lets nobody in any more, if so.
-    fn why_out(&self, chain: &Chain, now_s: u64) -> Option<String> {
-        self.revocations.revokes(chain).map(removed).or_else(|| ended(chain, now_s))
+    /// Why the chain of this peer lets it in no longer, if so.
+    fn why_out(&self, peer: &PeerId, chain: &Chain, now_s: u64) -> Option<String> {
+        self.taken_back(peer, chain).or_else(|| ended(chain, now_s))
     }
 
     /// Whether this peer itself is in no longer, and has not been told.
@@ -313,7 +340,7 @@ mod tests {
 
     fn admission(own: &Chain) -> Admission {
         let pass = Pass::new(vec![key(1).peer()], own.clone());
-        Admission::new(pass, (Vec::new(), &[]), 150)
+        Admission::new((key(3).peer(), pass), (Vec::new(), &[]), 150)
     }
 
     /// Judges the chain of `holder` and lets it in; what is wrong, if anything is.
@@ -392,7 +419,8 @@ mod tests {
         let kept = InvitationUse::to_bytes(&first.take_new_uses().unwrap());
         assert_eq!(first.take_new_uses(), None, "they were told");
         let kept = InvitationUse::from_bytes(&kept).unwrap();
-        let mut again = Admission::new(first.pass.clone(), (Vec::new(), &kept), 150);
+        let mut again =
+            Admission::new((key(3).peer(), first.pass.clone()), (Vec::new(), &kept), 150);
         assert_eq!(judge(&mut again, 3, &chain(3, 1, Role::Train), 150), None, "the same one");
         let error = judge(&mut again, 4, &chain(4, 1, Role::Train), 150).unwrap();
         assert!(error.contains("used up"), "{error}");
@@ -423,15 +451,43 @@ mod tests {
         assert_eq!(admission.end(150), None);
         let back = chain(4, 0, Role::Train);
         assert!(judge(&mut admission, 4, &back, 150).is_some());
-        let against = admission.against(&back.to_bytes()).unwrap();
+        let against = admission.against(&key(4).peer(), &back.to_bytes()).unwrap();
         assert_eq!(Revocation::from_bytes(&against).unwrap(), [remove(4, 1)]);
         assert_eq!(admission.learn(vec![remove(3, 1)], Source::Own, 150).new.len(), 1);
         assert!(admission.own_end(150).unwrap().contains("was removed"));
         assert_eq!(admission.own_end(150), None, "it was told");
         let known = Revocation::from_bytes(&admission.known()).unwrap();
         assert_eq!(known.len(), 2);
-        let again = Admission::new(admission.pass.clone(), (known, &[]), 150);
+        let again = Admission::new((key(3).peer(), admission.pass.clone()), (known, &[]), 150);
         assert!(again.end(150).is_some());
+    }
+
+    #[test]
+    fn whom_an_owner_has_let_in_is_out_once_enough_owners_say_that_it_is_none() {
+        // Owner 8 beside owner 1; this peer is owner 8.
+        let pass = Pass::new(vec![key(1).peer(), key(8).peer()], Chain::default());
+        let mut admission = Admission::new((key(8).peer(), pass), (Vec::new(), &[]), 150);
+        let shown = chain(4, 0, Role::Train);
+        assert_eq!(judge(&mut admission, 4, &shown, 150), None);
+        assert_eq!(judge(&mut admission, 1, &Chain::default(), 150), None);
+        let vote = |by: u8| {
+            let about = Target::Holder(key(1).peer());
+            Revocation::sign(&key(by), about, u64::MAX, Chain::default())
+        };
+        assert_eq!(admission.learn(vec![vote(8)], Source::Peer, 150).new.len(), 1);
+        assert!(
+            admission.gone(150).is_empty() && admission.against(&key(4).peer(), &[0]).is_none()
+        );
+        assert_eq!(admission.learn(vec![vote(1)], Source::Peer, 150).new.len(), 1);
+        let gone: BTreeSet<_> = admission.gone(150).into_iter().map(|(peer, _)| peer).collect();
+        assert_eq!(gone, BTreeSet::from([key(1).peer(), key(4).peer()]));
+        for (holder, shown) in [(4, &shown), (1, &Chain::default())] {
+            let error = judge(&mut admission, holder, shown, 150).unwrap();
+            assert!(error.contains("was removed by the other owners"), "{error}");
+            let told = admission.against(&key(holder).peer(), &shown.to_bytes()).unwrap();
+            assert_eq!(Revocation::from_bytes(&told).unwrap().len(), 2, "as many as count");
+        }
+        assert_eq!(admission.end(150), None, "the other owner stays");
     }
 
     #[test]

@@ -273,6 +273,8 @@ pub enum NetworkEvent {
         new: Vec<Revocation>,
         /// All that this peer knows, as bytes to be kept.
         known: Vec<u8>,
+        /// The owners of the run: what one says about another is a vote.
+        owners: Vec<PeerId>,
     },
     /// Somebody came by an invitation whose uses are counted.
     Uses {

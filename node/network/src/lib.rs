@@ -100,7 +100,7 @@ impl Network {
         let me = peer_id(&config.secret_key);
         let direct = io::direct::start(&key, &config)?;
         let known = (config.revocations.clone(), &config.uses[..]);
-        let admission = Admission::new(config.pass.clone(), known, unix_s());
+        let admission = Admission::new((me, config.pass.clone()), known, unix_s());
         let hello = Message::Hello {
             run: config.run.clone(),
             settings: config.settings.values().clone(),

@@ -144,9 +144,9 @@ impl Relay {
                 }
             }
             NetworkEvent::Uses { known } => self.removals.keep_uses(&known, Instant::now()),
-            NetworkEvent::Revocations { new, known } => {
+            NetworkEvent::Revocations { new, known, owners } => {
                 self.removals.keep(known, Instant::now());
-                new.iter().for_each(|statement| tracing::warn!("{}", words(statement)));
+                new.iter().for_each(|it| tracing::warn!("{}", words(it, &owners)));
             }
             NetworkEvent::NoMember { why } => {
                 tracing::warn!("this peer leaves the run: {why}");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use dnode_network::{InvitationUse, NetworkHandle};
+use dnode_protocol::PeerId;
 use dnode_protocol::invitation::{Revocation, Target};
 
 use crate::storage::pass::{
@@ -139,10 +140,15 @@ impl Drop for Removals {
     }
 }
 
-/// A revocation in words.
-pub(super) fn words(statement: &Revocation) -> String {
+/// A revocation in words, in a run of these owners.
+pub(super) fn words(statement: &Revocation, owners: &[PeerId]) -> String {
     let by = statement.issuer().short();
     match statement.target() {
+        Target::Holder(holder)
+            if owners.contains(&holder) && owners.contains(statement.issuer()) =>
+        {
+            format!("owner {by} says that {holder} is no owner any more")
+        }
         Target::Holder(holder) => format!("{holder} was removed by {by}"),
         Target::Number(number) => format!("invitation {number:016x} was revoked by {by}"),
     }

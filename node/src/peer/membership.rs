@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dnode_network::{InvitationUse, Multiaddr, NetworkConfig, role_of, unix_s};
-use dnode_protocol::invitation::{ChainError, Grant, Pass, Revocation, Revocations, Role};
+use dnode_protocol::invitation::{
+    Chain, ChainError, Grant, Pass, Revocation, Revocations, Role, Target,
+};
 use dnode_protocol::limits::TICKET_TEXT_BYTES_MAX;
 use dnode_protocol::membership::{Invitation, RunSecret, Ticket, TicketError};
 use rand::Rng as _;
@@ -334,17 +336,30 @@ fn take_in(
     identity: &Identity,
 ) -> Result<Option<Member>, MembershipError> {
     let now_s = unix_s();
+    let me = identity.peer();
     let let_in = |pass: Pass| {
-        let verified = pass.chain().verify(pass.owners(), &identity.peer(), now_s);
+        // An owner needs no invitation, so that it stays when who has invited it is an owner no more.
+        let is_owner = pass.owners().contains(&me);
+        let own = if is_owner { Chain::default() } else { pass.chain().clone() };
+        let verified = own.verify(pass.owners(), &me, now_s);
         verified.map_err(MembershipError::Invitation)?;
         let known = Revocations::of(removed.iter().cloned(), pass.owners(), now_s);
-        match known.revokes(pass.chain()) {
-            None => Ok(pass),
-            Some(by) => Err(MembershipError::Removed(format!(
-                "this peer was removed from the run by {}",
-                by.issuer().short()
-            ))),
-        }
+        let Some(by) = known.revokes(&me, &own) else {
+            let pass = Pass::new(pass.owners().to_vec(), own);
+            return pass.ok_or(MembershipError::Invitation(ChainError::Bytes));
+        };
+        Err(MembershipError::Removed(match by.target() {
+            Target::Holder(owner) if known.is_out(&owner) && owner == me => {
+                "this owner was removed from the run by the other owners".to_owned()
+            }
+            Target::Holder(owner) if known.is_out(&owner) => {
+                let by = owner.short();
+                format!("this peer is in the run by {by}, which is no owner any more")
+            }
+            Target::Holder(_) | Target::Number(_) => {
+                format!("this peer was removed from the run by {}", by.issuer().short())
+            }
+        }))
     };
     let (pass, is_new) = match (given, pass) {
         (None, None) => return Ok(None),
@@ -408,7 +423,7 @@ pub fn write_new(path: &Path, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use dnode_protocol::invitation::{Chain, IssuerKey};
+    use dnode_protocol::invitation::IssuerKey;
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dnode_network::{Multiaddr, unix_s};
 use dnode_protocol::PeerId;
 use dnode_protocol::invitation::{
-    Chain, ChainError, Grant, IssuerKey, Pass, Revocation, Revocations, Role, Target,
+    Chain, ChainError, Grant, IssuerKey, Pass, Revocation, Revocations, Role, Target, votes_needed,
 };
 use dnode_protocol::limits::{CHAIN_MAX, OWNERS_MAX, REVOCATIONS_MAX};
 use dnode_protocol::membership::{Invitation, Ticket, TicketError};
@@ -16,7 +16,7 @@ use rand::Rng as _;
 use crate::membership::{MembershipError, draw, parse_ticket};
 use crate::storage::data_dir::{DataDir, DataDirError, read_private};
 use crate::storage::identity::Identity;
-use crate::storage::pass::{self, REVOCATIONS_FILE};
+use crate::storage::pass::{self, OWN_REVOCATIONS_FILE, REVOCATIONS_FILE};
 use crate::storage::secret;
 use crate::tools::audit;
 
@@ -76,7 +76,9 @@ pub(crate) enum MembersError {
     )]
     Target(String),
     /// The peer itself or an owner was named.
-    #[error("{0} cannot be removed: it is an owner of the run")]
+    #[error(
+        "{0} cannot be removed: it is an owner of the run, and more than half of the owners, two at least, have to say so by `dnode revoke`"
+    )]
     Owner(String),
     /// A text is no peer.
     #[error("--owner {0} is no peer id (12D3KooW…): `dnode id` prints that of a machine")]
@@ -242,7 +244,7 @@ pub(crate) fn revoke(folder: &Path, what: &str) -> Result<String, MembersError> 
     if let Target::Holder(holder) = target
         && member.owners().contains(&holder)
     {
-        return Err(MembersError::Owner(what.to_owned()));
+        return vote(folder, (&member, &key), holder);
     }
     // That of an owner outlasts every certificate.
     let longest = unix_s().saturating_add(EXPIRES_MAX.as_secs());
@@ -281,6 +283,41 @@ pub(crate) fn revoke(folder: &Path, what: &str) -> Result<String, MembersError> 
     Ok(told)
 }
 
+/// This owner says that one of the owners is none any more. Returns what a person is told.
+fn vote(
+    folder: &Path,
+    (member, key): (&Pass, &IssuerKey),
+    owner: PeerId,
+) -> Result<String, MembersError> {
+    let is_owner = member.owners().contains(&key.peer());
+    let Some(needed) = votes_needed(member.owners().len()).filter(|_| is_owner) else {
+        return Err(MembersError::Owner(owner.to_string()));
+    };
+    let statement = Revocation::sign(key, Target::Holder(owner), u64::MAX, Chain::default());
+    if !pass::add_revocation(folder, statement)? {
+        return Err(MembersError::Revocations);
+    }
+    let known = known(folder, member)?;
+    let votes = known.votes_about(&owner).count();
+    let at = folder.display();
+    Ok(if known.is_out(&owner) {
+        format!(
+            "{owner} is no owner any more, by {votes} votes: the peer of {at} tells the others within a second if it runs, else when it starts; whom that key has let in is out, and whom it has removed is not\n"
+        )
+    } else {
+        format!(
+            "{votes} of {needed} votes that {owner} is no owner any more, as far as {at} knows; each other owner gives its own by: dnode revoke {owner}\nuntil then nothing changes, and then all are out whom that key has let in: invite them anew by another owner before\n"
+        )
+    })
+}
+
+/// Who was removed, as far as this data directory knows.
+fn known(folder: &Path, member: &Pass) -> Result<Revocations, MembersError> {
+    let mut known = pass::revocations(folder, REVOCATIONS_FILE)?;
+    known.extend(pass::revocations(folder, OWN_REVOCATIONS_FILE)?);
+    Ok(Revocations::of(known, member.owners(), unix_s()))
+}
+
 /// What the person means: a peer, or the number of an invitation.
 fn target(what: &str) -> Option<Target> {
     if what.len() == 16 && what.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -292,16 +329,23 @@ fn target(what: &str) -> Option<Target> {
 /// Who signs in this data directory: an owner with an empty chain, or else the peer with its own chain.
 fn issuer(folder: &Path) -> Result<(Pass, IssuerKey, Chain), MembersError> {
     let member = pass::load(folder)?.ok_or_else(|| MembersError::NoOwners(folder.to_owned()))?;
+    let known = known(folder, &member)?;
+    let as_owner = |member: Pass, key: IssuerKey| {
+        if known.is_out(&key.peer()) {
+            return Err(MembersError::NotAllowed(key.peer()));
+        }
+        Ok((member, key, Chain::default()))
+    };
     if let Some(key) = pass::owner(folder)?
         && member.owners().contains(&key.peer())
     {
-        return Ok((member, key, Chain::default()));
+        return as_owner(member, key);
     }
     let identity = Identity::load(folder)?;
     let identity = identity.ok_or_else(|| MembersError::NoOwners(folder.to_owned()))?;
     let key = IssuerKey::from_seed(identity.secret_key());
     if member.owners().contains(&key.peer()) {
-        return Ok((member, key, Chain::default()));
+        return as_owner(member, key);
     }
     let chain = member.chain().clone();
     let now_s = unix_s();
@@ -312,9 +356,7 @@ fn issuer(folder: &Path) -> Result<(Pass, IssuerKey, Chain), MembersError> {
         }
         Err(_) => return Err(MembersError::NotAllowed(key.peer())),
     }
-    let known = pass::revocations(folder, REVOCATIONS_FILE)?;
-    let removed = Revocations::of(known, member.owners(), now_s);
-    if removed.revokes(&chain).is_some() {
+    if known.revokes(&key.peer(), &chain).is_some() {
         return Err(MembersError::NotAllowed(key.peer()));
     }
     Ok((member, key, chain))
@@ -349,7 +391,6 @@ fn fresh_key() -> IssuerKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::pass::OWN_REVOCATIONS_FILE;
 
     const HERE: &str = "/ip4/127.0.0.1/udp/1/quic-v1";
 
@@ -379,6 +420,36 @@ mod tests {
         let owner = pass::owner(&at).unwrap().unwrap().peer().to_string();
         assert!(matches!(revoke(&at, &owner), Err(MembersError::Owner(_))));
         assert!(matches!(revoke(&at, "somebody"), Err(MembersError::Target(_))));
+    }
+
+    #[test]
+    fn owners_vote_about_each_other_and_one_that_is_out_does_nothing_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let second = Identity::load_or_create(&DataDir::open(&path("second")).unwrap()).unwrap();
+        let third = IssuerKey::from_seed(&[3; 32]);
+        let others = [second.peer().to_string(), third.peer().to_string()];
+        create(&path("first"), &others).unwrap();
+        let owners = pass::load(&path("first")).unwrap().unwrap().owners().to_vec();
+        let first = pass::owner(&path("first")).unwrap().unwrap().peer();
+        pass::keep(&path("second"), &Pass::new(owners, Chain::default()).unwrap()).unwrap();
+        let told = revoke(&path("second"), &first.to_string()).unwrap();
+        assert!(told.starts_with("1 of 2 votes that "), "{told}");
+        assert!(revoke(&path("second"), &first.to_string()).unwrap().starts_with("1 of 2"));
+        // The peer hears of another one's.
+        let vote = Revocation::sign(&third, Target::Holder(first), u64::MAX, Chain::default());
+        let bytes = Revocation::to_bytes([&vote]);
+        pass::keep_known(&path("second"), REVOCATIONS_FILE, &bytes).unwrap();
+        let told = revoke(&path("second"), &first.to_string()).unwrap();
+        assert!(told.contains("is no owner any more, by 2 votes"), "{told}");
+        let votes = pass::revocations(&path("second"), OWN_REVOCATIONS_FILE).unwrap();
+        let votes = [Revocation::to_bytes(&votes), bytes].concat();
+        pass::keep_known(&path("first"), REVOCATIONS_FILE, &votes).unwrap();
+        let here = [HERE.to_owned()];
+        let error = invite(&path("first"), &wanted("1h", &here)).unwrap_err();
+        assert!(matches!(error, MembersError::NotAllowed(peer) if peer == first), "{error}");
+        let error = revoke(&path("first"), &others[0]).unwrap_err();
+        assert!(matches!(error, MembersError::NotAllowed(_)), "{error}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) fn run(folder: &Path, words: &[&str]) -> (i32, String, String) {
 }
 
 /// Status and last line of a `dnode join` that does not come to train.
-fn refused(root: &TempDir, name: &str, words: &[&str]) -> String {
+pub(crate) fn refused(root: &TempDir, name: &str, words: &[&str]) -> String {
     let folder = root.path().join(name);
     fs::create_dir_all(&folder).unwrap();
     let join = ["join", "--no-mdns", "--listen", LOOPBACK, "--set", "data.kind=digits"];

@@ -1,10 +1,11 @@
-//! A run with two owners, with real processes: what each may do, and what goes on when one key is lost.
+//! A run with two owners, with real processes: what each may do, and what goes on when one key is lost or
+//! stolen.
 
 use std::fs;
 
 use tempfile::TempDir;
 
-use crate::invitations::{invite_from, run, start};
+use crate::invitations::{invite_from, refused, run, start};
 use crate::process::{Peer, wait};
 
 /// The run of the owners "first", whose key is in a file of its own, and "second", whose peer is one. Both
@@ -15,12 +16,19 @@ fn two_owners(root: &TempDir) -> (Peer, Peer) {
     let create = ["run", "create", "--data-dir", "first/data", "--owner", &second_id];
     let made = run(root.path(), &create);
     assert_eq!(made.0, 0, "{made:?}");
+    fs::write(root.path().join("told"), made.1).unwrap();
     let mut first = start(root, "first", &[]);
     first.address();
     let ticket = invited_by(root, "first", "for-second");
     let mut second = start(root, "second", &[&ticket, "--require-peers", "1"]);
     second.wait_event("training");
     (first, second)
+}
+
+/// The key of the first owner, as `dnode run create` has told it.
+fn first_key(root: &TempDir) -> String {
+    let told = fs::read_to_string(root.path().join("told")).unwrap();
+    told.strip_prefix("owner ").unwrap().split(':').next().unwrap().to_owned()
 }
 
 /// An invitation that the owner of this name makes.
@@ -67,10 +75,10 @@ fn either_of_two_owners_invites_and_removes_whom_the_other_has_invited() {
     let mut one = trains(&root, "one", &by_first);
     let mut two = trains(&root, "two", &by_second);
 
-    // Neither removes the other.
+    // Neither removes the other alone.
     let second_id = second.id().to_string();
-    let (status, _, line) = run(root.path(), &["revoke", "--data-dir", "first/data", &second_id]);
-    assert_eq!((status, line.contains("it is an owner of the run")), (2, true), "{line}");
+    let (status, told, _) = run(root.path(), &["revoke", "--data-dir", "first/data", &second_id]);
+    assert_eq!((status, told.starts_with("1 of 2 votes that ")), (0, true), "{told}");
 
     remove(&root, "first", &mut two);
     remove(&root, "second", &mut one);
@@ -100,4 +108,61 @@ fn when_the_key_of_one_owner_is_lost_members_train_on_and_the_other_invites_and_
     remove(&root, "second", &mut one);
     goes_on(&mut two);
     goes_on(&mut second);
+}
+
+#[test]
+fn a_stolen_key_is_none_once_both_owners_say_so_and_who_was_invited_anew_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut first, mut second) = two_owners(&root);
+    let by_first = invited_by(&root, "first", "by-first");
+    let mut one = trains(&root, "one", &by_first);
+    let by_first = invited_by(&root, "first", "by-first-too");
+    let mut two = trains(&root, "two", &by_first);
+    // A thief has a copy of all that the first owner has.
+    let copy = root.path().join("thief/data");
+    fs::create_dir_all(&copy).unwrap();
+    for file in ["owner.key", "identity.key", "invitation", "secret"] {
+        fs::copy(root.path().join("first/data").join(file), copy.join(file)).unwrap();
+    }
+    let there = second.address();
+    let stolen = invite_from(&root, "thief", "stolen", &["--address", &there]);
+
+    // One owner alone changes nothing.
+    let key = first_key(&root);
+    let says = |owner: &str| {
+        let data = format!("{owner}/data");
+        let (status, told, line) = run(root.path(), &["revoke", "--data-dir", &data, &key]);
+        assert_eq!(status, 0, "{line}");
+        told
+    };
+    let told = says("second");
+    assert!(told.starts_with("1 of 2 votes that "), "{told}");
+    let heard = format!("says that {key} is no owner any more");
+    wait("the vote is heard", || two.log().contains(&heard).then_some(()));
+    goes_on(&mut two);
+
+    // One comes anew by the other owner, and goes on where it was.
+    one.signal("INT");
+    one.finish();
+    let by_second = invited_by(&root, "second", "by-second");
+    let mut one = start(&root, "one", &[&by_second, "--resume", "--require-peers", "1"]);
+    wait("it trains again", || {
+        let lines = one.metrics();
+        (lines.iter().filter(|line| line["name"] == "training").count() == 2).then_some(())
+    });
+
+    // The other one says so, too: all are out who came by that key, its own peer first.
+    says("first");
+    for peer in [&mut first, &mut two] {
+        assert_eq!(peer.wait_exit().code(), Some(2), "{}", peer.log());
+        assert!(peer.log().contains("was removed by the other owners"), "{}", peer.log());
+    }
+    for peer in [&mut one, &mut second] {
+        goes_on(peer);
+    }
+    // Nor does what the thief has signed let anybody in, whatever its date.
+    let line = refused(&root, "newcomer", &[&stolen]);
+    assert!(line.contains("was removed by the other owners"), "{line}");
+    let line = refused(&root, "two", &["--resume"]);
+    assert!(line.contains("which is no owner any more: ask an owner"), "{line}");
 }

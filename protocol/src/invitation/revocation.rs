@@ -6,6 +6,8 @@
 //!
 //! The statement of an owner has an empty chain. Another issuer adds its own, so that everybody can see
 //! that it was a member, and takes back only what it has issued itself.
+//!
+//! What an owner says about the key of an owner is a vote: one alone changes nothing.
 
 mod kept;
 
@@ -14,10 +16,17 @@ pub use kept::Revocations;
 use super::certificate::is_signed;
 use super::{Chain, ChainError, IssuerKey, take, take_peer, take_u64};
 use crate::PeerId;
-use crate::limits::REVOCATIONS_MAX;
+use crate::limits::{OWNER_VOTES_MAX, REVOCATIONS_MAX};
 
 /// What the signature of a revocation is made for.
 const CONTEXT: &[u8] = b"dnode 2026-11-27 revocation v1";
+
+/// How many owners of so many have to say that one of them is none any more: more than half, and at least
+/// two. `None` where there is only one: who holds its key cannot be told from who has stolen it.
+#[must_use]
+pub const fn votes_needed(owners: usize) -> Option<usize> {
+    if owners < 2 { None } else { Some(owners / 2 + 1) }
+}
 
 /// What is taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +62,9 @@ pub enum RevocationError {
     /// It speaks of a time after the end of its issuer's certificates.
     #[error("a revocation that lasts longer than its issuer's invitation")]
     TooLong,
+    /// It is about an owner, and ends.
+    #[error("a vote about an owner that ends")]
+    Brief,
     /// All that it takes back has ended.
     #[error("a revocation of what has ended")]
     Over,
@@ -99,6 +111,12 @@ impl Revocation {
     #[must_use]
     pub const fn until_s(&self) -> u64 {
         self.until_s
+    }
+
+    /// The owner that it is about, where that is so and an owner seems to say it.
+    fn owner_meant(&self, owners: &[PeerId]) -> Option<PeerId> {
+        let Target::Holder(holder) = self.target else { return None };
+        (self.chain.is_empty() && owners.contains(&holder)).then_some(holder)
     }
 
     /// Whether it takes back a certificate of `chain`, if it counts at all.
@@ -161,12 +179,12 @@ impl Revocation {
     }
 
     /// The statements of these bytes; `None` when a part of them is none, or when there are more than
-    /// [`REVOCATIONS_MAX`].
+    /// [`REVOCATIONS_MAX`] and [`OWNER_VOTES_MAX`].
     #[must_use]
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Vec<Self>> {
         let mut statements = Vec::new();
         while !bytes.is_empty() {
-            if statements.len() == REVOCATIONS_MAX {
+            if statements.len() == REVOCATIONS_MAX + OWNER_VOTES_MAX {
                 return None;
             }
             statements.push(Self::read(&mut bytes)?);

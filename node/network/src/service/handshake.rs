@@ -152,7 +152,7 @@ impl Service {
             }
             (Some(Stage::Greeting(_) | Stage::Relayed(..) | Stage::Refusing(_)) | None, _) => {
                 // An honest peer that was removed leaves when it sees who has signed that.
-                if let Some(statements) = self.admission.against(chain)
+                if let Some(statements) = self.admission.against(&peer, chain)
                     && let Ok(frame) = encode_control(&Message::Revocations { statements })
                 {
                     self.sessions.say(peer, frame);

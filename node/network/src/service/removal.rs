@@ -39,7 +39,8 @@ impl Service {
             self.tell(peer, parts(&new));
         }
         let known = self.admission.known();
-        self.context.outbox.report(NetworkEvent::Revocations { new, known });
+        let owners = self.admission.owners();
+        self.context.outbox.report(NetworkEvent::Revocations { new, known, owners });
         self.hang_up_gone().await;
     }
 

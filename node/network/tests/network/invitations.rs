@@ -61,7 +61,7 @@ fn removal(holder: u8) -> Revocation {
 
 async fn hears_of(node: &mut Node, statement: &Revocation) {
     let new = node.wait(|event| match event {
-        NetworkEvent::Revocations { new, known } => Some((new.clone(), known.clone())),
+        NetworkEvent::Revocations { new, known, .. } => Some((new.clone(), known.clone())),
         _ => None,
     });
     let (new, known) = new.await;

@@ -179,6 +179,10 @@ pub(super) fn verdict(record: &Record, accounts: &Accounts) -> Option<String> {
         Entry::Revoked(revoked) => {
             let by = revoked.issuer.short();
             match &revoked.peer {
+                // As owners say it of owners, of whom enough have to.
+                Some(peer) if revoked.until_s == u64::MAX => {
+                    format!("{by} has said that {} is out for good", named(peer))
+                }
                 Some(peer) => format!("{} was removed by {by}", named(peer)),
                 None => format!("invitation {} was revoked by {by}", revoked.invitation.as_str()),
             }

@@ -1,10 +1,10 @@
 //! The bounded set of revocations that a member keeps, of which no member can push out another's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Revocation, RevocationError, Target};
+use super::{Revocation, RevocationError, Target, votes_needed};
 use crate::PeerId;
-use crate::invitation::Chain;
+use crate::invitation::{Certificate, Chain};
 use crate::limits::{MEMBER_REVOCATIONS_MAX, REVOCATIONS_MAX};
 
 /// A statement about what is taken back already is new only where it lasts longer by this part of the
@@ -23,8 +23,18 @@ type Root = (PeerId, u64);
 /// [`MEMBER_REVOCATIONS_MAX`] are not by owners. Where there are more, those of owners push out those of
 /// members, and of members those give way who have said the most, counted by the invitations of owners
 /// and then by members. Of one issuer those that last longest stay.
+///
+/// Votes of owners about owners are beside these, one of each about each, and stay for ever. Once enough
+/// owners have voted about one of them ([`votes_needed`]), nothing that it has signed counts any more but
+/// its votes. So what counts at last does not follow from the order in which statements are heard.
 #[derive(Clone, Debug, Default)]
-pub struct Revocations(BTreeMap<Key, Revocation>);
+pub struct Revocations {
+    kept: BTreeMap<Key, Revocation>,
+    /// By whom it is about, and who votes.
+    votes: BTreeMap<(PeerId, PeerId), Revocation>,
+    /// Owners about whom enough have voted.
+    out: BTreeSet<PeerId>,
+}
 
 impl Revocations {
     /// Those of `statements` that count in the run of these owners at `now_s`, seconds of Unix time.
@@ -45,24 +55,38 @@ impl Revocations {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.votes.len() + self.kept.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Revocation> {
-        self.0.values()
+        self.votes.values().chain(self.kept.values())
     }
 
-    /// The statement that takes back a part of `chain`, if one does.
+    /// The statement that takes back a part of `chain`, if one does, or else the first vote of those by
+    /// which its owner is none any more. `holder`: who shows the chain; an owner's is empty.
     #[must_use]
-    pub fn revokes(&self, chain: &Chain) -> Option<&Revocation> {
-        self.0.values().find(|statement| statement.revokes(chain))
+    pub fn revokes(&self, holder: &PeerId, chain: &Chain) -> Option<&Revocation> {
+        let owner = chain.certificates().first().map_or(holder, Certificate::issuer);
+        let vote = if self.is_out(owner) { self.votes_about(owner).next() } else { None };
+        vote.or_else(|| self.kept.values().find(|statement| statement.revokes(chain)))
+    }
+
+    /// Whether enough owners have said that this one is none any more.
+    #[must_use]
+    pub fn is_out(&self, owner: &PeerId) -> bool {
+        self.out.contains(owner)
+    }
+
+    /// What owners have said about this one.
+    pub fn votes_about(&self, owner: &PeerId) -> impl Iterator<Item = &Revocation> {
+        self.votes.iter().filter(move |((about, _), _)| about == owner).map(|(_, vote)| vote)
     }
 
     /// Keeps a statement, if it counts. Returns whether it is new here, so that others are to hear of it.
@@ -75,28 +99,59 @@ impl Revocations {
         owners: &[PeerId],
         now_s: u64,
     ) -> Result<bool, RevocationError> {
-        self.0.retain(|_, kept| kept.until_s >= now_s);
+        self.kept.retain(|_, kept| kept.until_s >= now_s);
+        if let Some(about) = statement.owner_meant(owners) {
+            return self.vote(about, statement, (owners, now_s));
+        }
         let key = (statement.target, statement.issuer);
-        if self.0.get(&key).is_some_and(|kept| !is_longer(&statement, kept, now_s)) {
+        if self.kept.get(&key).is_some_and(|kept| !is_longer(&statement, kept, now_s)) {
             return Ok(false);
         }
         // What there is no room for costs no signature.
         let leaves = self.leaves(&statement, now_s)?;
-        if self.revokes(&statement.chain).is_some() {
+        if self.revokes(&statement.issuer, &statement.chain).is_some() {
             return Err(RevocationError::Revoked);
         }
         statement.verify(owners, now_s)?;
         if let Some(leaves) = leaves {
-            self.0.remove(&leaves);
+            self.kept.remove(&leaves);
         }
-        self.0.insert(key, statement);
+        self.kept.insert(key, statement);
+        Ok(true)
+    }
+
+    /// Keeps what one owner says about another, or itself.
+    fn vote(
+        &mut self,
+        about: PeerId,
+        vote: Revocation,
+        (owners, now_s): (&[PeerId], u64),
+    ) -> Result<bool, RevocationError> {
+        let key = (about, vote.issuer);
+        if self.votes.contains_key(&key) {
+            return Ok(false);
+        }
+        if vote.until_s != u64::MAX {
+            return Err(RevocationError::Brief);
+        }
+        vote.verify(owners, now_s)?;
+        self.votes.insert(key, vote);
+        let votes = self.votes_about(&about).count();
+        if votes_needed(owners.len()).is_some_and(|needed| votes >= needed) {
+            self.out.insert(about);
+            let out = &self.out;
+            self.kept.retain(|_, kept| {
+                let first = kept.chain.certificates().first();
+                !out.contains(first.map_or(&kept.issuer, Certificate::issuer))
+            });
+        }
         Ok(true)
     }
 
     /// Which statement makes room for `statement`, if one must.
     fn leaves(&self, statement: &Revocation, now_s: u64) -> Result<Option<Key>, RevocationError> {
-        let full = self.0.len() >= REVOCATIONS_MAX;
-        if self.0.contains_key(&(statement.target, statement.issuer)) {
+        let full = self.kept.len() >= REVOCATIONS_MAX;
+        if self.kept.contains_key(&(statement.target, statement.issuer)) {
             return Ok(None);
         }
         let leaves = if let Some(root) = root(statement) {
@@ -106,7 +161,7 @@ impl Revocations {
             self.wordiest(statement, root, now_s)
         } else if full {
             let rank = |kept: &Revocation| (kept.chain.is_empty(), kept.until_s);
-            let soonest = self.0.iter().min_by_key(|(_, kept)| rank(kept));
+            let soonest = self.kept.iter().min_by_key(|(_, kept)| rank(kept));
             soonest.filter(|(_, kept)| rank(kept) < rank(statement)).map(|(key, _)| *key)
         } else {
             return Ok(None);
@@ -116,7 +171,7 @@ impl Revocations {
 
     /// The statements of members, with the invitations by which these came.
     fn members(&self) -> impl Iterator<Item = (&Key, &Revocation, Root)> {
-        self.0.iter().filter_map(|(key, kept)| Some((key, kept, root(kept)?)))
+        self.kept.iter().filter_map(|(key, kept)| Some((key, kept, root(kept)?)))
     }
 
     /// Which statement of a member gives way to one of another: of the invitation, and there of the member,
