@@ -120,7 +120,7 @@ def worker(given: argparse.Namespace) -> None:
         },
         "bytes_per_parameter": (memory[1] - memory[0]) * 1e6 / parameters,
         "exchanges": outcome["exchanges"],
-        "sent_bytes": stats.get("bytes_out"),
+        "sent_bytes": stats["sent_bytes"],
     }
     Path(os.environ["DNODE_LAUNCH_FOLDER"], f"result-{os.environ['DNODE_LAUNCH_RANK']}").write_text(
         json.dumps(line)
