@@ -40,7 +40,7 @@ def _callback_class() -> Any:
 _Callback: Any = _callback_class()
 
 
-class SwarmCallback(_Callback):  # type: ignore[misc]
+class SwarmCallback(_Callback):
     """Trains the module of a Lightning ``Trainer`` in the swarm of this name.
 
     It joins when training begins, and takes a step of the swarm after each batch in which the optimizer

@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 
-class SwarmCallback(TrainerCallback):  # type: ignore[misc]
+class SwarmCallback(TrainerCallback):
     """Trains the model of a ``Trainer`` in the swarm of this name.
 
     It joins when training begins, and takes a step of the swarm with each of the Trainer's: the mean loss
