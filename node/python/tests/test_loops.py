@@ -190,6 +190,13 @@ def test_a_peer_that_begins_with_other_weights_is_refused_where_that_was_agreed(
 torch.manual_seed(int(sys.argv[1]))
 model = Net()
 assert len(dnode.digest(model)) == 16 and dnode.digest(model) == dnode.digest(model)
+assert dnode.digest(model) == dnode.digest(model, frozen=True)
+base = Net()
+base.first.requires_grad_(False)
+before = dnode.digest(base), dnode.digest(base, frozen=True)
+with torch.no_grad():
+    base.first.weight[0, 0] += 1.0
+assert (dnode.digest(base) == before[0], dnode.digest(base, frozen=True) == before[1]) == (True, False)
 try:
     swarm = dnode.join(
         torch.nn.DataParallel(model), run="digest", agreed={"weights": dnode.digest(model)}, **peers(sys.argv[2:]), **LOCAL

@@ -9,12 +9,16 @@ if TYPE_CHECKING:
     import torch
 
 
-def digest(model: "torch.nn.Module") -> str:
+def digest(model: "torch.nn.Module", frozen: bool = False) -> str:
     """16 hexadecimal digits that differ where the trained weights of two models differ.
 
     ``dnode.join(…, agreed={"weights": dnode.digest(model)})`` refuses a peer that begins with other
     weights, by :class:`RunMismatch`. Every peer must then be started in the same way, also one that
     comes later. Names count without the prefixes of wrappers, and numbers are compared as f32.
+
+    :param frozen: whether parameters that require no gradient count, too. Nothing else compares these, and no
+        exchange makes them equal: with LoRA they are the base, which all peers should have alike. Parts that are
+        frozen and differ on purpose are why they do not count by default, and a large base takes its time.
     """
     import torch
 
@@ -23,7 +27,7 @@ def digest(model: "torch.nn.Module") -> str:
     hashed = hashlib.sha256()
     seen: set[int] = set()
     for place, parameter in _torch.places(model, "_parameters"):
-        if parameter.requires_grad and id(parameter) not in seen:
+        if (frozen or parameter.requires_grad) and id(parameter) not in seen:
             seen.add(id(parameter))
             hashed.update(place.name.encode() + b"\0")
             hashed.update(_torch.bytes_of(parameter.detach().to("cpu", torch.float32).contiguous()))
