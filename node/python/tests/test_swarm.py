@@ -358,6 +358,51 @@ except dnode.NotJoined as error:
     assert "LOGGED True" in log and "LEFT ask the swarm" in log, log
 
 
+def test_events_are_followed_in_another_thread_than_the_one_that_steps(start: Start) -> None:
+    log = start("0", '''
+import threading
+swarm = dnode.join(Net(), run="follows", steps=200, **LOCAL)
+seen = []
+other = threading.Thread(target=lambda: seen.extend(event.name for event in swarm.events(follow=True)))
+other.start()
+swarm.step(0.0)
+try:
+    for event in swarm.events(follow=True):
+        pass
+except dnode.Error as error:
+    print("REFUSED", error)
+while swarm.membership == "joined":
+    swarm.step(0.0)
+other.join(60)
+print("FOLLOWED", not other.is_alive(), len(list(swarm.events(follow=True))) >= 0)
+''').wait()
+    assert "REFUSED follow the events in the thread that steps" in log and "FOLLOWED True True" in log, log
+
+
+def test_logging_that_is_configured_after_join_has_all_later_lines_at_its_level(start: Start) -> None:
+    log = start("0", '''
+import logging
+def messages():
+    return pathlib.Path("own").read_text()
+import pathlib
+swarm = dnode.join(Net(), run="logs", **LOCAL)
+swarm.step(0.0)
+# The first file that is written is said on standard error; what comes then goes to the file alone.
+logging.basicConfig(filename="own", level=sys.argv[1], format="%(name)s %(levelname)s %(message)s")
+print("CONFIGURED")
+swarm.checkpoint()
+dnode._logging.LOGGER.warning("a warning of %s", "its own")
+swarm.leave()
+dnode._logging.drain()
+print("OWN", messages().count("dnode INFO checkpoint written"), messages().count("dnode WARNING a warning of its own"))
+''', "INFO")
+    text = log.wait()
+    assert " INFO listening" in text.split("CONFIGURED")[0], text
+    assert " INFO " not in text.split("CONFIGURED")[1] and " WARNING " not in text.split("CONFIGURED")[1], text
+    counts = text.split("OWN ")[1].split()
+    assert int(counts[0]) > 0 and int(counts[1]) == 1, text
+
+
 def test_a_closed_run_lets_in_who_has_its_ticket(start: Start) -> None:
     closed = ENDLESS.replace("**LOCAL)", "**{**LOCAL, 'open': False})").replace(
         "seen = 0",

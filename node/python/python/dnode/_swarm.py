@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import shutil
+import threading
 import time
 import weakref
 from contextlib import AbstractContextManager
@@ -32,6 +33,8 @@ T = TypeVar("T")
 _LISTENS_WITHIN_S = 5.0
 #: Between two looks at what the node has written.
 _LOOK_EVERY_S = 0.02
+#: Between two looks for events.
+_EVENTS_EVERY_S = 0.2
 
 
 def join(
@@ -78,7 +81,7 @@ def join(
     :param process_group: processes that are one peer together (``torch.distributed.group.WORLD``), with
         the same weights. All of them call ``join``, :meth:`Swarm.step` and :meth:`Swarm.leave`; rank 0
         joins, and the others get the weights that it has then. What else they ask, they ask at rank 0.
-    :param verbose: whether log lines are shown on standard error where the program configures no
+    :param verbose: whether log lines are shown on standard error for as long as the program configures no
         logging.
     :param config: a dictionary of ``section.key`` to value.
     :param settings: settings by their short names (``local_steps=25``, ``data_dir="a"``, ``steps=1000``)
@@ -182,6 +185,8 @@ class Swarm:
         # Where the tensors began when the node was last told, and whether it is to be told again.
         self._begins, self._elsewhere = [tensor.begins for tensor in self._tensors], False
         self._seen = 0
+        # The thread that has stepped last.
+        self._steps_in: Optional[int] = None
         self._outcome: Optional[dict[str, Any]] = None
         self._callbacks = _torch.Callbacks(self._tensors, optimizer, host.speaks, self._moments)
         # What the node reaches is kept, whatever the loop puts into the model in its place.
@@ -327,6 +332,7 @@ class Swarm:
         :raises Error: the node's, after ``errors="raise"``.
         :raises KeyboardInterrupt: after Ctrl-C while it waited; the swarm has been left then.
         """
+        self._steps_in = threading.get_ident()
         if self._link is None or self.membership == "joined":
             self._together(lambda: self._step(loss, samples, gradient_norm))
         return self._last
@@ -544,7 +550,9 @@ class Swarm:
     def events(self, follow: bool = False) -> Iterator[Event]:
         """The events that were not iterated over yet, oldest first; the last 100 are kept.
 
-        :param follow: whether to wait for more, until the run ends for this peer.
+        :param follow: whether to wait for more, until the run ends for this peer. That is for another thread
+            than the one that steps: a loop that waits takes no step, and so its run has no end.
+        :raises Error: when the thread that steps would wait.
         """
         while True:
             for event in self.snapshot["events"]:
@@ -553,7 +561,12 @@ class Swarm:
                     yield Event(event["number"], event["time_s"], event["name"], event["detail"])
             if not follow or self.membership != "joined":
                 return
-            time.sleep(0.2)
+            if self._steps_in == threading.get_ident():
+                raise _native.Error(
+                    "follow the events in the thread that steps, which takes none while it waits: "
+                    "follow them in another thread, or leave follow out"
+                )
+            time.sleep(_EVENTS_EVERY_S)
 
     def state_dict(self) -> dict[str, Any]:
         """All that another start of this loop needs to go on, for ``torch.save``.
