@@ -71,7 +71,7 @@ impl Callbacks {
             });
             let tensors: Vec<_> = tensors.collect();
             let restored = self.0.call_method1(py, "restore", (tensors,));
-            restored.map(drop).map_err(|error| TrainError::State(error.to_string()))
+            restored.map(drop).map_err(|error| TrainError::State(crate::errors::said(py, &error)))
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The exceptions of the package, with the texts that the program tells a person.
 
-use dnode::{DriveError, JoinError, SwarmError};
+use dnode::{DriveError, JoinError, SwarmError, TrainError};
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -35,12 +35,26 @@ pub(crate) fn of_swarm(error: &SwarmError) -> PyErr {
     }
 }
 
+/// What an exception of Python's says: one of dnode's own needs no name before it.
+pub(crate) fn said(py: Python<'_>, error: &PyErr) -> String {
+    if error.is_instance_of::<Error>(py) {
+        error.value(py).to_string()
+    } else {
+        error.to_string()
+    }
+}
+
 fn of_node(error: &JoinError) -> PyErr {
     let text = dnode::error_text(error);
     if matches!(error, JoinError::Drive(DriveError::OtherRun(_))) {
         return RunMismatch::new_err(text);
     }
-    if matches!(error, JoinError::Checkpoint(_) | JoinError::NotSaved { .. }) {
+    if matches!(
+        error,
+        JoinError::Checkpoint(_)
+            | JoinError::NotSaved { .. }
+            | JoinError::Train(TrainError::State(_))
+    ) {
         return CheckpointError::new_err(text);
     }
     if error.is_usage() { ConfigError::new_err(text) } else { Error::new_err(text) }

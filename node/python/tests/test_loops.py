@@ -46,7 +46,7 @@ class Around(torch.nn.Module):
         super().__init__()
         setattr(self, name, inner)
 def names(model):
-    return [tensor.name for tensor in collect(model, None, "keep")]
+    return [tensor.name for tensor in collect(model, None, "keep").exchanged]
 plain = names(Net())
 for name in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
     assert names(Around(name, Net())) == plain, name
@@ -175,7 +175,7 @@ class Named(Stream):
     def wait_stream(self, other): order.append(f"{self.name} after {other.name}")
 shared, own = Named("shared"), Named("own")
 torch.cuda.default_stream, torch.cuda.current_stream = (lambda device: shared), (lambda device: own)
-with in_order(devices(collect(model, optimizer, "keep"))):
+with in_order(devices(collect(model, optimizer, "keep").exchanged)):
     order.append("node")
 print("ORDER", order)
 '''

@@ -50,7 +50,7 @@ from dnode._moments import of
 from dnode._torch import collect
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.999))
-tensors = collect(model, optimizer, "keep")
+tensors = collect(model, optimizer, "keep").exchanged
 moments = of(tensors, optimizer, False)
 for moment in moments:
     # The optimizer has made none yet: what is written is kept until it has.

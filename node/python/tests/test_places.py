@@ -134,9 +134,9 @@ def full(tensors): raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 _vector.Vector = full
 import logging
 logging.basicConfig(level=logging.INFO)
-print("VECTOR", _vector.of(collect(model, None, "keep")))
+print("VECTOR", _vector.of(collect(model, None, "keep").exchanged))
 # One that is on the host now is read and moved there.
-(it,) = collect(model, None, "keep")
+(it,) = collect(model, None, "keep").exchanged
 it.mirror = torch.zeros(8, 4)
 Weight.is_cuda = False
 it.check()
@@ -160,14 +160,14 @@ def model(*tensors):
     return made
 def names(*tensors):
     try:
-        return [it.name for it in collect(model(*tensors), None, "keep")]
+        return [it.name for it in collect(model(*tensors), None, "keep").exchanged]
     except dnode.ConfigError as error:
         return str(error)
 whole = torch.zeros(6, 4)
 print("TIED", names(whole, torch.zeros(2), whole.detach()))
 # As a part of a vector it would have other memory than its twin.
 from dnode._vector import _is_alone
-print("ALONE", [_is_alone(it) for it in collect(model(whole, torch.zeros(2), whole.detach()), None, "keep")])
+print("ALONE", [_is_alone(it) for it in collect(model(whole, torch.zeros(2), whole.detach()), None, "keep").exchanged])
 print("APART", names(whole[:2], whole[2:]), names(whole[:, :2], whole[:, 2:]))
 for it in (names(whole, whole.t()), names(whole[1:], whole[:2]), names(whole, whole[0, 0])):
     print("REFUSED", it)

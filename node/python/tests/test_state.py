@@ -162,7 +162,7 @@ logging.basicConfig()
 def made():
     model = Net(torch.bfloat16, device="cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    return optimizer, Callbacks(collect(model, optimizer, "keep"), optimizer)
+    return optimizer, Callbacks(collect(model, optimizer, "keep").exchanged, optimizer)
 def same(a, b):
     if not isinstance(a, torch.Tensor): return type(a) is type(b) and a == b
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)

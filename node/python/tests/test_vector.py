@@ -21,7 +21,7 @@ from dnode._torch import collect
 model = Net(device="cpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 before = [p.clone() for p in model.parameters()]
-tensors = collect(model, optimizer, "keep")
+tensors = collect(model, optimizer, "keep").exchanged
 assert _vector.of(tensors) is None, "they are on the host"
 vector = _vector.Vector(tensors)
 index, begins = vector.place
@@ -36,7 +36,7 @@ assert torch.equal(vector._numbers, now) and not torch.equal(now, torch.cat([p.f
 def alone(tensor):
     holder = torch.nn.Module()
     holder.weight = torch.nn.Parameter(tensor)
-    (found,) = collect(holder, None, "keep")
+    (found,) = collect(holder, None, "keep").exchanged
     return _vector._is_alone(found)
 whole = torch.zeros(4, 6)
 print("ALONE", [alone(it) for it in (whole, whole.bfloat16(), torch.zeros(6, 4).t(), torch.zeros(8, 6)[:4])])

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 import weakref
-from typing import Any, Callable, Generator, Optional
+from typing import Any, Callable, Generator, Optional, Sequence
 
 import torch
 import torch.distributed as group
@@ -67,7 +67,7 @@ class Link:
         if "nccl" in backend and "gloo" not in backend:
             # Numbers that are told on a device make the loop wait for it.
             self._device = tensors[0].tensor.device
-        if len(self._whole) == len(tensors):
+        if not any(it.in_parts for it in [*tensors, *callbacks.local]):
             return callbacks
         self._callbacks = _parts.Callbacks(self, callbacks)
         return self._callbacks
@@ -84,7 +84,7 @@ class Link:
         """
         told = self._lead(work) if self.speaks else self._follow()
         if told[4]:
-            self._share()
+            self.share(self._whole)
         return told
 
     def _lead(self, work: Callable[[], Told]) -> Told:
@@ -156,11 +156,11 @@ class Link:
         group.broadcast_object_list(things, self._first, group=self._group, device=device)
         return things[0]
 
-    def _share(self) -> None:
-        """All ranks get the weights of rank 0."""
+    def share(self, tensors: "Sequence[_torch.Tensor]") -> None:
+        """All ranks get the numbers that rank 0 has in these tensors, of which each has the whole."""
         sent: list[tuple[torch.Tensor, torch.Tensor]] = []
         works: list[Any] = []
-        for tensor in [it.tensor for it in self._whole]:
+        for tensor in [it.tensor for it in tensors]:
             whole = tensor.data.contiguous()
             # As bytes: not all backends know all types of numbers.
             data = whole.reshape(-1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Type and shape of an optimizer's state, beside its numbers in a checkpoint, which are f32."""
+"""Type and shape of an optimizer's state, beside its numbers in a checkpoint, which are f32; and how they are named."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dnode import _parts
 
 #: After the name of an optimizer's state: its type and shape, where they are not its parameter's.
 FORM = ":form"
+#: After the name of a parameter that is not exchanged: its numbers.
+LOCAL = ":weights"
 #: Types of state by their place in this list, which only grows; a number of Python's has no shape.
 _STATES: tuple[Any, ...] = (
     int,

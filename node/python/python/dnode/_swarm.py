@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
 from dnode import _logging, _native, _state, _view
 from dnode._native import ConfigError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed
 
+    from dnode._exclude import Excluded
     from dnode._group import Link
     from dnode._moments import Moment
 
@@ -46,6 +47,7 @@ def join(
     ticket: Optional[str] = None,
     resume: Union[None, bool, Mapping[str, Any]] = None,
     buffers: str = "keep",
+    exclude: "Union[str, torch.Tensor, Iterable[Union[str, torch.Tensor]]]" = (),
     agreed: Optional[dict[str, str]] = None,
     errors: str = "alone",
     process_group: "Optional[torch.distributed.ProcessGroup]" = None,
@@ -60,9 +62,9 @@ def join(
     file everywhere.
 
     :param model: any module. Its trained parameters are exchanged: those that require a gradient and,
-        with an ``optimizer``, are among its parameters; tied ones once. Their names and shapes are part
-        of the run's identity. Where all of them are f32 on one CUDA device they are views of one vector
-        there until the swarm is left, but for ``gossip.moments``.
+        with an ``optimizer``, are among its parameters, but for those in ``exclude``; tied ones once. Their
+        names and shapes are part of the run's identity. Where all of them are f32 on one CUDA device they are
+        views of one vector there until the swarm is left, but for ``gossip.moments``.
     :param optimizer: its learning rate is reported, its state is part of checkpoints, and ``gossip.moments``
         averages its first moments.
     :param run: the run's name; peers of other runs are refused.
@@ -74,6 +76,10 @@ def join(
         :meth:`Swarm.state_dict` returned, from that. ``None`` and ``False`` begin anew.
     :param buffers: ``"keep"`` leaves buffers alone; ``"average"`` exchanges those of floating-point
         numbers like parameters (running means of batch normalisation).
+    :param exclude: what is trained and stays with this peer, for example a head of its own: names of parameters,
+        of buffers or of parts (``"head"`` has all of ``head.…``), and parameters (``model.head.parameters()``, a
+        group's ``params``). Checkpoints have such parameters and the optimizer's state of them, other peers do
+        not. All peers exclude the same: what is exchanged is part of the run's identity.
     :param agreed: more that all peers must agree on, by name: at most 16, for example ``{"loss": "l2"}``.
     :param errors: ``"alone"``: when the node fails, the loop goes on alone and the log says so once, also
         where it fails at the end of a ``with`` block; ``"raise"``: :meth:`Swarm.step` and the end of the
@@ -103,11 +109,13 @@ def join(
             "join in a process that was forked from one that had joined: it has none of the threads that it needs; "
             'start it with "spawn", or fork before the first join'
         )
+    from dnode._exclude import Excluded
+
     _logging.start(verbose)
     addresses = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
     resumed = resume if isinstance(resume, Mapping) else bool(resume)
     joining = Joining(run, settings, config or {}, addresses, ticket, resumed, agreed or {}, errors == "raise")
-    return Swarm(model, optimizer, joining, (buffers, process_group))
+    return Swarm(model, optimizer, joining, (buffers, Excluded(model, exclude), process_group))
 
 
 #: Swarms that have not been left; they leave at the end of the process.
@@ -154,12 +162,12 @@ class Swarm:
         model: "torch.nn.Module",
         optimizer: "Optional[torch.optim.Optimizer]",
         joining: Joining,
-        rest: "tuple[str, Optional[torch.distributed.ProcessGroup]]",
+        rest: "tuple[str, Excluded, Optional[torch.distributed.ProcessGroup]]",
     ) -> None:
         from dnode import _moments, _torch, _vector
         from dnode._figure import Figure
 
-        buffers, process_group = rest
+        buffers, excluded, process_group = rest
         self._run, self._raises = joining.run, joining.raises
         self._optimizer = optimizer
         self._link: "Optional[Link]" = None
@@ -168,7 +176,8 @@ class Swarm:
 
             self._link = Link(process_group)
         host = _torch.Host() if self._link is None else _torch.Host(self._link.size, self._link.speaks)
-        self._tensors = _torch.collect(model, optimizer, buffers, host)
+        collected = _torch.collect(model, optimizer, buffers, host, excluded)
+        self._tensors, self._local = collected.exchanged, collected.local
         self._moments: "list[Moment]" = []
         if joining.moments:
             self._moments = _moments.of(self._tensors, optimizer, self._link is not None)
@@ -188,7 +197,7 @@ class Swarm:
         # The thread that has stepped last.
         self._steps_in: Optional[int] = None
         self._outcome: Optional[dict[str, Any]] = None
-        self._callbacks = _torch.Callbacks(self._tensors, optimizer, host.speaks, self._moments)
+        self._callbacks = _torch.Callbacks(self._tensors, optimizer, host.speaks, self._moments, self._local)
         # What the node reaches is kept, whatever the loop puts into the model in its place.
         self._callbacks.lent = [tensor.reached.detach() for tensor in self._tensors]
         callbacks = self._callbacks if self._link is None else self._link.bind(self._callbacks)
@@ -204,6 +213,7 @@ class Swarm:
             raise
         if self._link is not None and not self._link.in_parts:
             # What rank 0 has resumed, and the others cannot have.
+            self._link.share(self._local)
             resumed = optimizer is not None and joining.resumes and self._link.speaks
             saved = self._link.same(optimizer.state_dict() if resumed and optimizer is not None else None)
             if saved is not None and optimizer is not None and not self._link.speaks:
@@ -230,6 +240,7 @@ class Swarm:
         if followed:
             for moment, tensor in zip(self._moments, self._tensors):
                 moment.parameter = tensor.tensor
+        if [tensor for tensor in self._local if tensor.follow()] or followed:
             self._callbacks.follow()
         if followed or any(tensor.begins != begins for tensor, begins in zip(self._tensors, self._begins)):
             self._elsewhere = True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generator, Iterable, Iterator, Optional, 
 import torch
 
 from dnode import _parts, _saved
+from dnode._exclude import Excluded
 from dnode._native import ConfigError, Error
 
 if TYPE_CHECKING:
@@ -288,50 +289,87 @@ def _refuse_parts(model: torch.nn.Module, host: Host) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Collected:
+    """The tensors of a model that the swarm sees."""
+
+    #: Those that are exchanged.
+    exchanged: list[Tensor]
+    #: Parameters that are trained and stay with their peer: checkpoints have them, nobody else.
+    local: list[Tensor]
+
+
 def collect(
     model: torch.nn.Module,
     optimizer: Optional[torch.optim.Optimizer],
     buffers: str,
     host: Host = Host(),
-) -> list[Tensor]:
-    """The tensors that are exchanged: trained parameters, each once, and buffers if they are averaged.
+    excluded: Optional[Excluded] = None,
+) -> Collected:
+    """The tensors that are exchanged: trained parameters, each once, and buffers if they are averaged, but for
+    those that are excluded.
 
     A parameter is trained if it requires a gradient and, where there is an optimizer, is one of its
     parameters.
     """
     if buffers not in ("keep", "average"):
         raise ConfigError(f'buffers = "{buffers}" is not legal: must be "keep" or "average"')
-    trained = None
-    if optimizer is not None:
-        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    excluded = Excluded(model) if excluded is None else excluded
     _refuse_parts(model, host)
-    found: list[Tensor] = []
-    seen: set[object] = set()
-    for place, parameter in places(model, "_parameters"):
-        wanted = parameter.requires_grad and (trained is None or id(parameter) in trained)
-        if wanted and _memory(parameter) not in seen and parameter.numel() > 0:
-            if not parameter.is_floating_point():
-                raise ConfigError(f"parameter {place.name} has numbers of {parameter.dtype}, which cannot be averaged")
-            seen.add(_memory(parameter))
-            found.append(Tensor(place, parameter, speaks=host.speaks))
+    found, local = _trained(model, optimizer, host, excluded)
     if not found:
         raise ConfigError(
             "join with a model that has no parameter to train: requires_grad is false for all of them, "
-            "or the optimizer has others"
+            "the optimizer has others, or exclude has all"
         )
     if buffers == "average":
+        seen = {_memory(it.tensor) for it in found}
         for place, buffer in places(model, "_buffers"):
-            if buffer.is_floating_point() and buffer.numel() > 0 and _memory(buffer) not in seen:
+            wanted = buffer.is_floating_point() and not excluded.has(place, buffer)
+            if wanted and buffer.numel() > 0 and _memory(buffer) not in seen:
                 seen.add(_memory(buffer))
                 found.append(Tensor(place, buffer, place.key == "running_var", host.speaks))
-    _refuse_overlaps(found)
+    _refuse_half_excluded(model, found, excluded)
+    _refuse_overlaps(found, local)
     by_memory = {_memory(it.tensor): it for it in found}
     for kind in ("_parameters", "_buffers"):
         for _, tensor in places(model, kind):
             twin = by_memory.get(_memory(tensor))
             if twin is not None and twin.tensor is not tensor:
                 twin.is_tied = True
+    return Collected(found, local)
+
+
+def _trained(
+    model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer], host: Host, excluded: Excluded
+) -> "tuple[list[Tensor], list[Tensor]]":
+    """Trained parameters, each once: those that are exchanged, and those that are excluded."""
+    trained = None
+    if optimizer is not None:
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    found: "tuple[list[Tensor], list[Tensor]]" = ([], [])
+    seen: "tuple[set[object], set[object]]" = (set(), set())
+    for place, parameter in places(model, "_parameters"):
+        which = int(excluded.has(place, parameter))
+        wanted = parameter.requires_grad and (trained is None or id(parameter) in trained)
+        if wanted and _memory(parameter) not in seen[which] and parameter.numel() > 0:
+            if not parameter.is_floating_point():
+                raise ConfigError(f"parameter {place.name} has numbers of {parameter.dtype}, which cannot be averaged")
+            seen[which].add(_memory(parameter))
+            found[which].append(Tensor(place, parameter, speaks=host.speaks))
     return found
+
+
+def _refuse_half_excluded(model: torch.nn.Module, exchanged: "Sequence[Tensor]", excluded: Excluded) -> None:
+    """Refuses a tied tensor of which one name is excluded: it would be exchanged all the same."""
+    by_memory = {_memory(it.tensor): it for it in exchanged}
+    for kind in ("_parameters", "_buffers"):
+        for place, tensor in places(model, kind):
+            twin = by_memory.get(_memory(tensor))
+            if twin is not None and excluded.has(place, tensor):
+                raise ConfigError(
+                    f"exclude has {place.name}, which is the same tensor as {twin.name}: exclude both, or none"
+                )
 
 
 def _memory(tensor: torch.Tensor) -> object:
@@ -341,10 +379,11 @@ def _memory(tensor: torch.Tensor) -> object:
     return tensor.device, tensor.dtype, tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
-def _refuse_overlaps(tensors: "Sequence[Tensor]") -> None:
-    """Refuses tensors that have some numbers in common: these would be displaced twice."""
+def _refuse_overlaps(exchanged: "Sequence[Tensor]", local: "Sequence[Tensor]") -> None:
+    """Refuses tensors that have some numbers in common: these would be displaced twice, or although they are
+    local."""
     spans: list[tuple[str, int, int, Tensor]] = []
-    for it in tensors:
+    for it in [*exchanged, *local]:
         if it.begins != 0:
             last = sum((size - 1) * step for size, step in zip(it.tensor.shape, it.tensor.stride()))
             spans.append((str(it.tensor.device), it.begins, it.begins + (last + 1) * it.tensor.element_size(), it))
@@ -353,7 +392,7 @@ def _refuse_overlaps(tensors: "Sequence[Tensor]") -> None:
         for other_device, begins, _, second in spans[index + 1 :]:
             if other_device != device or begins >= end:
                 break
-            if _overlap(first.tensor, second.tensor):
+            if not (first in local and second in local) and _overlap(first.tensor, second.tensor):
                 raise ConfigError(
                     f"parameters {first.name} and {second.name} have some of their numbers in common, which would be "
                     "averaged twice: tie whole tensors, or give each its own memory"
@@ -386,8 +425,11 @@ class Callbacks:
         optimizer: Optional[torch.optim.Optimizer],
         speaks: bool = True,
         moments: "Sequence[Moment]" = (),
+        local: Sequence[Tensor] = (),
     ) -> None:
         self.tensors = tensors
+        #: Trained parameters that are not exchanged.
+        self.local = local
         #: What the Rust side reaches by its address, which is kept as long as that has this object.
         self.lent: Sequence[object] = ()
         # Moments are numbered after the tensors.
@@ -400,7 +442,7 @@ class Callbacks:
 
     def follow(self) -> None:
         """The tensors are others than before."""
-        self._names = {id(it.tensor): it.name for it in self.tensors}
+        self._names = {id(it.tensor): it.name for it in [*self.tensors, *self.local]}
 
     def fetch(self, index: int) -> None:
         self._mirrored[index].fetch()
@@ -409,10 +451,15 @@ class Callbacks:
         self._mirrored[index].store()
 
     def save(self) -> list[tuple[str, bytes]]:
-        """The optimizer's state in f32, by ``parameter.key``, and the learning rates."""
-        if self._optimizer is None:
-            return []
+        """Parameters that are not exchanged, the optimizer's state by ``parameter.key`` and the learning rates, in
+        f32."""
         saved: list[tuple[str, bytes]] = []
+        for it in self.local:
+            numbers = _parts.whole(it.tensor) if it.in_parts else it.tensor.detach()
+            if self._speaks:
+                saved.append((it.name + _saved.LOCAL, bytes_of(numbers.to("cpu", torch.float32).contiguous())))
+        if self._optimizer is None:
+            return saved
         for parameter, name, _ in self._parameters():
             state = self._optimizer.state.get(parameter, {})
             for key in sorted(state, key=str):
@@ -440,15 +487,16 @@ class Callbacks:
 
     def restore(self, saved: Iterable[tuple[str, bytearray]]) -> None:
         """Puts back what :meth:`save` returned."""
+        tensors = {name: torch.frombuffer(data, dtype=torch.float32) for name, data in saved}
+        self._restore_local(tensors)
         if self._optimizer is None:
             return
-        tensors = {name: torch.frombuffer(data, dtype=torch.float32) for name, data in saved}
         for parameter, name, group in self._parameters():
             prefix = f"{name}."
             state: dict[str, Any] = {}
             for full, value in tensors.items():
                 key = full[len(prefix) :]
-                if not full.startswith(prefix) or "." in key or key.endswith(_saved.FORM):
+                if not full.startswith(prefix) or "." in key or key.endswith((_saved.FORM, _saved.LOCAL)):
                     continue
                 form = tensors.get(full + _saved.FORM)
                 if form is not None:
@@ -474,6 +522,21 @@ class Callbacks:
                 group["lr"].fill_(float(rate[0]))
             elif rate is not None:
                 group["lr"] = float(rate[0])
+
+    def _restore_local(self, tensors: "dict[str, torch.Tensor]") -> None:
+        found = [(it, tensors[it.name + _saved.LOCAL]) for it in self.local if it.name + _saved.LOCAL in tensors]
+        for it, numbers in found:
+            if numbers.numel() != it.tensor.numel():
+                raise Error(
+                    f"parameter {it.name}, which is excluded, has {numbers.numel()} numbers in the checkpoint and "
+                    f"{it.tensor.numel()} in the model"
+                )
+        with torch.no_grad():
+            for it, numbers in found:
+                if it.in_parts:
+                    _parts.put(numbers.reshape(it.tensor.shape), it.tensor)
+                else:
+                    it.tensor.copy_(numbers.reshape(it.tensor.shape))
 
     def _leaves_out(self, key: str, value: object) -> None:
         """Says once that a checkpoint lacks this of the optimizer's state."""
