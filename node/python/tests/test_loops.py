@@ -118,23 +118,29 @@ for model in (FullyShardedDataParallel(Net()), of_layers(), of_tensors()):
     assert log.count(said) == 3 and log.count("DistributedDataParallel") == 3, log
 
 
-def test_a_step_waits_for_nothing_of_a_device(start: Start) -> None:
-    # A stand-in: parameters and losses that say they are on a device, and a device that counts waits.
-    text = '''
+#: A stand-in: parameters and losses that say they are on a device, and a device that counts waits.
+ON_DEVICE = '''
 import contextlib
-waits = {"loss": 0, "event": 0, "device": 0, "copies": 0}
+import threading
+class Waits(dict):
+    """What the thread that steps waits for, and other threads while it waits for them."""
+    def add(self, what):
+        if threading.current_thread() is not threading.main_thread():
+            what = "node " + what
+        self[what] = self.get(what, 0) + 1
+waits = Waits()
 class Event:
     def record(self, stream): pass
     def query(self): return True
-    def synchronize(self): waits["event"] += 1
+    def synchronize(self): waits.add("event")
 class Stream:
     def __init__(self, device=None): pass
-    def wait_stream(self, other): waits["copies"] += 1
+    def wait_stream(self, other): waits.add("copies")
 torch.cuda.Event, torch.cuda.Stream = Event, Stream
 main = Stream()
 torch.cuda.default_stream = torch.cuda.current_stream = lambda device: main
 torch.cuda.stream = lambda stream: contextlib.nullcontext()
-def synchronize(device=None): waits["device"] += 1
+def synchronize(device=None): waits.add("device")
 torch.cuda.synchronize = synchronize
 empty = torch.empty
 torch.empty = lambda *shape, pin_memory=False, **rest: empty(*shape, **rest)
@@ -147,26 +153,32 @@ class Weight(torch.nn.Parameter):
 class Loss(torch.Tensor):
     """Or another figure of a step."""
     is_cuda = True
-    def item(self): waits["loss"] += 1; return 1.0
-    def __float__(self): waits["loss"] += 1; return 1.0
-    def cpu(self): waits["loss"] += 1; return torch.ones(())
-    def tolist(self): waits["loss"] += 1; return 1.0
+    def item(self): waits.add("loss"); return 1.0
+    def __float__(self): waits.add("loss"); return 1.0
+    def cpu(self): waits.add("loss"); return torch.ones(())
+    def tolist(self): waits.add("loss"); return 1.0
     def detach(self): return torch.ones(())
 model = torch.nn.Module()
 model.weight = Weight(torch.ones(8, 4))
 # What cannot be mixed there goes by way of the host.
 dnode._native.device_problem = lambda index: "a stand-in"
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+'''
+
+
+def test_a_step_without_an_exchange_waits_for_nothing_of_a_device(start: Start) -> None:
+    # The rule has its first exchange after the steps that are counted.
+    text = ON_DEVICE + '''
 swarm = dnode.join(model, optimizer, run="device", **{**LOCAL, "rule": "gossip-outer", "local_steps": 1000})
 figure = torch.ones(()).as_subclass(Loss)
 optimizer.param_groups[0]["lr"] = figure
 begun = dict(waits)
 for _ in range(200):
     swarm.step(loss=figure, gradient_norm=figure)
-print("WAITS", {name: waits[name] - begun[name] for name in waits})
+print("WAITS", {name: number - begun.get(name, 0) for name, number in waits.items() if number != begun.get(name)})
 optimizer.param_groups[0]["lr"] = 0.1
 swarm.leave()
-print("COPIED", waits["copies"] > 0 and waits["event"] == waits["copies"] and waits["device"] == 0)
+print("COPIED", sorted(waits), waits["node event"] == waits["node copies"])
 # A loop with a stream of its own: what the node does comes between what the loop asks before and after.
 from dnode._torch import collect, devices, in_order
 order = []
@@ -180,9 +192,38 @@ with in_order(devices(collect(model, optimizer, "keep").exchanged)):
 print("ORDER", order)
 '''
     log = start("0", text).wait()
-    assert "WAITS {'loss': 0, 'event': 0, 'device': 0, 'copies': 0}" in log, log
-    assert "COPIED True" in log, log
+    assert "WAITS {}" in log and "COPIED ['node copies', 'node event'] True" in log, log
     assert "ORDER ['shared after own', 'node', 'own after shared']" in log, log
+
+
+def test_of_a_device_a_step_waits_for_copies_of_what_an_exchange_reads_alone(start: Start) -> None:
+    text = ON_DEVICE + '''
+swarm = dnode.join(model, optimizer, run="device", steps=300, require_peers=1, **peers(sys.argv[1:]), **LOCAL)
+figure, begun = torch.ones(()).as_subclass(Loss), dict(waits)
+optimizer.param_groups[0]["lr"] = figure
+steps, most = 0, 0
+while swarm.membership == "joined":
+    before = waits.get("node event", 0)
+    swarm.step(loss=figure, gradient_norm=figure)
+    if swarm.membership == "joined":
+        steps += 1
+        most = max(most, waits.get("node event", 0) - before)
+        told = {name: number - begun.get(name, 0) for name, number in waits.items() if number != begun.get(name)}
+optimizer.param_groups[0]["lr"] = 0.1
+print("IN STEPS", steps, sorted(told), told.get("node event") == told.get("node copies"), told.get("node event"), most)
+print("EXCHANGES", swarm.leave()["exchanges"])
+'''
+    first = start("0", text)
+    second = start("1", text, first.address())
+    for peer in (first, second):
+        log = peer.wait()
+        steps, rest = log.split("IN STEPS ")[1].splitlines()[0].split(" ", 1)
+        what, number, most = rest.rsplit(" ", 2)
+        # The thread that steps asks nothing of the device. One of the node waits, while that thread waits for
+        # it: once in a step for each tensor that an exchange reads, and this model has one.
+        assert what == "['node copies', 'node event'] True", log
+        assert 0 < int(number) <= int(steps) and int(most) == 1, log
+        assert int(log.split("EXCHANGES ")[1].split()[0]) > 0, log
 
 
 def test_a_peer_that_begins_with_other_weights_is_refused_where_that_was_agreed(start: Start) -> None:
