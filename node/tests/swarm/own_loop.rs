@@ -1,13 +1,17 @@
 //! Programs with a training loop of their own as real processes: they exchange, come late, leave, are
 //! killed and resume, and train on alone when their node fails.
 
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use clap::Parser as _;
 use dnode::cli::{Cli, Command as Said};
-use dnode::{Evaluation, Membership, Options, ParameterLayout, StepReport, Swarm, TrainerIdentity};
+use dnode::{
+    Evaluation, Membership, Options, ParameterLayout, Parameters, StepReport, Swarm,
+    TrainerIdentity,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -27,6 +31,10 @@ const SHELL: &str = "flags=$(printf '%s\\n' \"$@\" | grep -v exit-with-stdin); \
 const LEN: usize = 1000;
 /// Time of its steps.
 const STEP: Duration = Duration::from_millis(1);
+/// Time of those of a slow one, which `slow` in its folder says that it is.
+const SLOW_STEP: Duration = Duration::from_millis(40);
+/// Steps that a loop takes after its node has failed.
+const STEPS_ALONE: u32 = 100;
 
 /// Not a test where nothing says that this process is a peer.
 #[test]
@@ -35,6 +43,8 @@ fn a_peer() {
     let words = ["dnode"].into_iter().chain(flags.lines()).map(str::to_owned);
     let ended = if Path::new("watched").exists() {
         watched(words)
+    } else if Path::new("breaking").exists() {
+        breaking(words)
     } else if Path::new("on-device").exists() {
         options(words).and_then(on_device::run)
     } else {
@@ -68,7 +78,8 @@ fn watched(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std::error
     let mut swarm = Swarm::join(options, layout, weights)?;
     write("joined", &swarm.parameters()[0].to_string())?;
     let asked = |what: &str| std::fs::remove_file(what).is_ok();
-    let mut steps = 0_u64;
+    let pause = if Path::new("slow").exists() { SLOW_STEP } else { STEP };
+    let (mut steps, mut until_commit) = (0_u64, 0);
     loop {
         if asked("leave") {
             let outcome = swarm.leave()?;
@@ -89,19 +100,74 @@ fn watched(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std::error
         if asked("wait") {
             write("waited", &swarm.wait_for_peers(1, None)?.to_string())?;
         }
-        std::thread::sleep(STEP);
+        std::thread::sleep(pause);
         let before = swarm.parameters()[0];
         swarm.parameters_mut().iter_mut().for_each(|w| *w += 0.05 * (goal - *w));
         let own = swarm.parameters()[0];
         let loss = (before - goal).abs();
         let next = swarm.step(StepReport { loss, samples: 1, ..StepReport::default() })?;
         steps += 1;
+        if next.until_commit > until_commit {
+            // The steps of a new commit.
+            write("steps-of-commit", &next.until_commit.to_string())?;
+        }
+        until_commit = next.until_commit;
         if own.to_bits() != swarm.parameters()[0].to_bits() || next.membership != Membership::Joined
         {
             let now = swarm.parameters()[0];
             write("state", &format!("{:?} {steps} {now} {}", next.membership, next.until_commit))?;
         }
     }
+}
+
+/// Parameters that cannot be read any more once there is a file `break`.
+struct Breaking(Vec<f32>);
+
+impl Parameters for Breaking {
+    fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        assert!(!Path::new("break").exists(), "these parameters cannot be read");
+        self.0.read(range, out);
+    }
+
+    fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
+        self.0.displace(range, delta, weight);
+    }
+}
+
+/// Trains on when its parameters cannot be read, and says how it went.
+fn breaking(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std::error::Error>> {
+    let identity = Some(TrainerIdentity::new("watched-loop", "1"));
+    let options = Options { identity, ..options(words)? };
+    let mut layout = ParameterLayout::new();
+    layout.push("first.weight", &[2, LEN / 2])?;
+    layout.push("second.weight", &[1])?;
+    let weights = vec![0.0; layout.parameters()];
+    let mut swarm = Swarm::join(options, layout, Breaking(weights))?;
+    let report = StepReport { loss: 1.0, samples: 1, ..StepReport::default() };
+    let mut exchanged = false;
+    while swarm.step(report)?.membership == Membership::Joined {
+        std::thread::sleep(STEP);
+        if !exchanged && swarm.parameters().0[0] != 0.0 {
+            exchanged = true;
+            write("exchanged", "")?;
+        }
+    }
+    // The loop has its parameters, and nobody else moves them.
+    let mut own = swarm.parameters().0[0];
+    for _ in 0..STEPS_ALONE {
+        own += 0.25;
+        swarm.parameters_mut().0[0] += 0.25;
+        let next = swarm.step(report)?;
+        assert_eq!(next.membership, Membership::Alone);
+        assert_eq!(own.to_bits(), swarm.parameters().0[0].to_bits());
+    }
+    let refused = [swarm.checkpoint().err(), swarm.leave().err()];
+    let mut swarm = swarm.failing_with_its_node();
+    let raised = swarm.step(report).err();
+    let said = refused.into_iter().chain([raised]);
+    let said: Vec<_> = said.flatten().map(|error| error.to_string()).collect();
+    assert!(said.len() == 3 && said.iter().all(|it| *it == said[0]), "{said:?}");
+    write("ended", &said[0])
 }
 
 /// Writes a file in one piece.
@@ -251,4 +317,45 @@ fn another_model_is_refused_by_the_name_of_its_tensor() {
         r#" and "first.weight [2, 500]; second.weight [1]" there; give every peer the same model"#,
     );
     wait("the refusal is told", || other.log().contains(want).then_some(()));
+}
+
+#[test]
+fn a_loop_whose_node_dies_of_a_panic_trains_on_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let run = flags(&[&ENDLESS[4..], &["--set", "gossip.guard=false"]]);
+    let mut first = start_watched(&root, "0", 1.0, &run);
+    let address = first.address();
+    let join = flags(&[&run, &["--bootstrap", &address]]);
+    let mut second = start_in(&root, "1", ("breaking", ""), &join);
+    let there = |name: &str| std::fs::read_to_string(root.path().join("1").join(name)).ok();
+    wait("both have exchanged", || there("exchanged"));
+    std::fs::write(root.path().join("1/break"), "").unwrap();
+    let said = wait("the loop ends", || there("ended"));
+    assert!(second.wait_exit().success(), "{}", second.log());
+    let log = second.log();
+    assert!(log.contains("these parameters cannot be read"), "{log}");
+    assert_eq!(log.matches("training goes on alone").count(), 1, "{log}");
+    assert!(log.contains(&format!("{said}; training goes on alone")), "{said}: {log}");
+    // The other one notices, and goes on with the swarm.
+    first.wait_event("peer-down");
+    assert_eq!(ask(&root, "0", "leave", "left"), "interrupted");
+    assert!(first.wait_exit().success(), "{}", first.log());
+}
+
+#[test]
+fn a_slow_loop_is_told_fewer_steps_for_a_commit() {
+    let root = tempfile::tempdir().unwrap();
+    let run = ["--set", "gossip.balance=steps", "--set", "gossip.local_steps=20"];
+    let mut fast = start_watched(&root, "0", 1.0, &run);
+    let address = fast.address();
+    std::fs::create_dir_all(root.path().join("1")).unwrap();
+    std::fs::write(root.path().join("1/slow"), "").unwrap();
+    let _slow = start_watched(&root, "1", 1.0, &flags(&[&run, &["--bootstrap", &address]]));
+    let told = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(root.path().join(name).join("steps-of-commit")).ok()?.parse().ok()
+    };
+    wait("the slow loop is told fewer steps", || {
+        let (few, many) = (told("1")?, told("0")?);
+        (2 * few <= many).then_some(())
+    });
 }
