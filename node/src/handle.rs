@@ -358,7 +358,8 @@ impl<P: Parameters> Swarm<P> {
         self.hand_over.give(Handed { parameters, report, evaluation, checkpoint });
         let written = self.take_back();
         if let Some(Err(error)) = &self.ending {
-            tracing::error!("{error}; training goes on alone");
+            let then = if self.fails_loop { "the loop is told" } else { "training goes on alone" };
+            tracing::error!("{error}; {then}");
         }
         written
     }

@@ -37,11 +37,7 @@ pub(crate) fn of_swarm(error: &SwarmError) -> PyErr {
 
 /// What an exception of Python's says: one of dnode's own needs no name before it.
 pub(crate) fn said(py: Python<'_>, error: &PyErr) -> String {
-    if error.is_instance_of::<Error>(py) {
-        error.value(py).to_string()
-    } else {
-        error.to_string()
-    }
+    if error.is_instance_of::<Error>(py) { error.value(py).to_string() } else { error.to_string() }
 }
 
 fn of_node(error: &JoinError) -> PyErr {

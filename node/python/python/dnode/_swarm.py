@@ -285,7 +285,12 @@ class Swarm:
         link, ordered = self._link, self._ordered(work)
         self._look()
         if link is None:
-            self._last = Step(*ordered())
+            try:
+                self._last = Step(*ordered())
+            except _native.Error:
+                if self._held is not None:
+                    self._last = Step(*self._held.next_step())
+                raise
             return
         try:
             if not link.closed:
@@ -340,7 +345,8 @@ class Swarm:
             group have equally many.
         :param gradient_norm: Euclidean norm of the gradient before clipping, 0 if not known; a tensor on a
             device is not waited for.
-        :raises Error: the node's, after ``errors="raise"``.
+        :raises Error: the node's, after ``errors="raise"``; :class:`ConfigError` where an owner of the run has
+            removed this peer.
         :raises KeyboardInterrupt: after Ctrl-C while it waited; the swarm has been left then.
         """
         self._steps_in = threading.get_ident()
