@@ -2,10 +2,12 @@
 
     python -m dnode.launch -n 2 node/python/examples/gpt2_safetensors.py
     python node/python/examples/gpt2_safetensors.py --weights model.safetensors --tokens train.bin
+    python -m dnode.launch -n 2 node/python/examples/gpt2_safetensors.py --shape small --steps 12 --batch 2
 
 `--weights` names a file with the tensors of `transformers`' GPT-2 (`transformer.h.0.attn.c_attn.weight` …, or
 without `transformer.`, as the published files have them); layers and width are those of the file. Without it a
-tiny file of that form is made from a seed. `--tokens` names a file of token numbers in 16 bits, as nanoGPT
+file of that form is made from a seed: a tiny one, or with `--shape small` one of GPT-2 small's true shape, whose
+124 million parameters take some 5 GB of memory a peer. `--tokens` names a file of token numbers in 16 bits, as nanoGPT
 makes them; without it the tokens are the bytes of a text, which suits a tiny model only.
 Needs `pip install safetensors`.
 """
@@ -25,6 +27,8 @@ from safetensors.torch import load_file, save_file
 import nanogpt
 
 PREFIX = "transformer."
+#: Layers, heads, width, context and vocabulary of a file that is made.
+SHAPES = {"tiny": (2, 1, 48, 32, 256), "small": (12, 12, 768, 1024, 50257)}
 
 
 class Conv1D(torch.nn.Module):
@@ -134,6 +138,7 @@ def save(model: GPT2, loaded: dict[str, torch.Tensor], file: Path) -> None:
 def main() -> None:
     words = nanogpt.arguments(__doc__)
     words.add_argument("--weights", type=Path)
+    words.add_argument("--shape", choices=sorted(SHAPES), default="tiny", help="of the file that is made without --weights")
     words.add_argument("--tokens", type=Path)
     words.add_argument("--save", type=Path, help="else gpt2.safetensors in the folder of the peer")
     words.set_defaults(heads=None, learning_rate=1e-3)
@@ -142,10 +147,11 @@ def main() -> None:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as temporary:
         if given.weights is None:
-            print("weights: a tiny file made from a seed; --weights FILE reads one")
+            print(f"weights: a {given.shape} file made from a seed; --weights FILE reads one")
             given.weights = Path(temporary) / "model.safetensors"
-            save_file(GPT2(2, 1, 48, 32, 256).state_dict(), given.weights, metadata={"format": "pt"})
+            save_file(GPT2(*SHAPES[given.shape]).state_dict(), given.weights, metadata={"format": "pt"})
         model, loaded = load(given.weights, given.heads)
+    print(f"model: {sum(it.numel() for it in model.parameters())} parameters")
     given.context = min(given.context, model.transformer.wpe.num_embeddings)
     if given.tokens is None:
         tokens = nanogpt.load(given.text)
