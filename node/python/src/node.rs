@@ -69,8 +69,10 @@ impl Node {
         crate::log::start();
         let (tensors, on_device, moments, callbacks) = model;
         let (ticket, agreed, resume, fails_loop) = options;
-        let ticket = ticket.map(|text| found(&text)).transpose()?;
-        let (config, steps_given) = configuration(&settings)?;
+        // A ticket may be in a file, and files may be far away.
+        let (ticket, (config, steps_given)) = py.detach(|| -> PyResult<_> {
+            Ok((ticket.map(|text| found(&text)).transpose()?, configuration(&settings)?))
+        })?;
         let mut identity = TrainerIdentity::new(run, "");
         identity.agreed.extend(agreed);
         let mut layout = ParameterLayout::new();
@@ -86,9 +88,9 @@ impl Node {
             .ok_or_else(|| Error::new_err("a form of numbers is not known"))?
             .with_moments(&moments);
         let parameters = match on_device {
-            Some(place) => {
-                parameters.on_device(place).map_err(|error| Error::new_err(error.to_string()))?
-            }
+            Some(place) => py
+                .detach(|| parameters.on_device(place))
+                .map_err(|error| Error::new_err(error.to_string()))?,
             None => parameters,
         };
         let data_dir = config.node.data_dir.clone();
@@ -167,9 +169,12 @@ impl Node {
     }
 
     /// All that is known of this peer and the swarm, as JSON.
-    fn snapshot(&self) -> PyResult<String> {
-        let snapshot = Arc::clone(&self.states.borrow());
-        serde_json::to_string(&*snapshot).map_err(|error| Error::new_err(error.to_string()))
+    fn snapshot(&self, py: Python<'_>) -> PyResult<String> {
+        let made = py.detach(|| {
+            let snapshot = Arc::clone(&self.states.borrow());
+            serde_json::to_string(&*snapshot)
+        });
+        made.map_err(|error| Error::new_err(error.to_string()))
     }
 
     /// The folder of identity, checkpoints and metrics.
