@@ -7,13 +7,14 @@ use crate::kernel::reduce::{add_scaled, scale, set_scaled};
 
 /// What the live weights of one fragment have yet to do: displacements add up to one.
 ///
-/// A coded one that is alone is kept as its code. Whoever makes it reads its numbers piece by piece, so
-/// they are never written down as a whole.
+/// A coded one that is alone is kept as its code, and so are numbers that lie in the tensor in which they were
+/// sent. Whoever makes it reads its numbers piece by piece, so they are never written down as a whole.
 #[derive(Debug, Default)]
 pub(crate) struct Displacement {
     /// What is added to x, or what x becomes; of the fragment's length once anything but a code is noted.
     values: Vec<f32>,
-    /// In place of the values: a coded difference, and the weight by which x moves by it.
+    /// In place of the values: a coded difference, and the weight by which x moves by it; or, with weight 1,
+    /// a tensor whose numbers can be read where they lie, and which x becomes.
     coded: Option<(Encoded, f32)>,
     /// Elements that are noted: none, or all of the fragment.
     noted: usize,
@@ -57,17 +58,24 @@ impl Displacement {
         scratch: &'a mut [f32],
     ) -> (&'a [f32], f32) {
         let Some((coded, weight)) = &self.coded else { return (&self.values[range], 1.0) };
+        if let Some(values) = coded.view(range.clone()) {
+            return (values, *weight);
+        }
         let scratch = &mut scratch[..range.len()];
         (numbers(coded.codec, coded.piece(range), scratch).expect(READABLE), *weight)
     }
 
     /// Makes the move in `x`, the part of the fragment from element `start` on.
     pub(crate) fn make(&self, start: usize, x: &mut [f32]) {
-        if let Some((coded, weight)) = &self.coded {
-            displace_part(coded, *weight, start, x).expect(READABLE);
-            return;
-        }
-        let values = &self.values[start..start + x.len()];
+        let part = start..start + x.len();
+        let values = match &self.coded {
+            Some((coded, _)) if self.replaces => coded.view(part).expect(READABLE),
+            Some((coded, weight)) => {
+                displace_part(coded, *weight, start, x).expect(READABLE);
+                return;
+            }
+            None => &self.values[part],
+        };
         if self.replaces { x.copy_from_slice(values) } else { add_scaled(x, values, 1.0) }
     }
 
@@ -100,6 +108,13 @@ impl Displacement {
         self.values.clear();
         self.values.extend_from_slice(values);
         (self.noted, self.replaces) = (values.len(), true);
+    }
+
+    /// Notes that x becomes the numbers of a tensor, which can be read where they lie.
+    pub(crate) fn replace_by(&mut self, sent: &Encoded) {
+        self.coded = Some((sent.clone(), 1.0));
+        self.values.clear();
+        (self.noted, self.replaces) = (sent.elements, true);
     }
 
     /// Puts the numbers of a code in its place, because there is more to be added to them.
@@ -193,5 +208,28 @@ mod tests {
         let mut want = numbers(7);
         add_scaled(&mut want, &values, 1.0);
         assert!(replaced.part(0..LEN, &mut []).0 == want);
+    }
+
+    #[test]
+    fn a_replacement_is_read_where_it_was_sent_until_something_is_added() {
+        let (sent, code) = (encode(Codec::F32, &numbers(7)), encode(Codec::Int8, &numbers(3)));
+        let mut replaced = Displacement::default();
+        replaced.add_coded(&code, 0.5);
+        replaced.replace_by(&sent);
+        assert_eq!((replaced.len(), replaced.replaces()), (LEN, true));
+        let place = sent.bytes.as_ptr_range();
+        assert!(place.contains(&replaced.part(5..LEN, &mut []).0.as_ptr().cast()));
+        let mut plain = Displacement::default();
+        plain.replace(&numbers(7));
+        for moves in 0..3 {
+            for (start, end) in [(0, LEN), (1, 2), (4095, 9000), (65_535, LEN)] {
+                let (mut x, mut y) = (numbers(5), numbers(5));
+                replaced.make(start, &mut x[start..end]);
+                plain.make(start, &mut y[start..end]);
+                assert!(x == y, "{moves} {start}..{end}");
+            }
+            replaced.add_coded(&code, 0.25);
+            plain.add_coded(&code, 0.25);
+        }
     }
 }

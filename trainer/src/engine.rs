@@ -106,6 +106,12 @@ pub trait Engine: Send {
     /// next [`Engine::clear`].
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
 
+    /// As [`Trainer::set_parameters`](crate::Trainer::set_parameters).
+    fn set_parameters(&mut self, range: Range<usize>, values: &[f32]) -> bool {
+        let _ = (range, values);
+        false
+    }
+
     /// As [`Trainer::share_moments`](crate::Trainer::share_moments).
     fn share_moments(&mut self) -> bool {
         false
@@ -359,6 +365,12 @@ impl Engine for NativeEngine {
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
         let range = self.at(&range);
         reduce::add_scaled(&mut self.parameters[range], delta, weight);
+    }
+
+    fn set_parameters(&mut self, range: Range<usize>, values: &[f32]) -> bool {
+        let range = self.at(&range);
+        self.parameters[range].copy_from_slice(values);
+        true
     }
 
     fn share_moments(&mut self) -> bool {

@@ -44,6 +44,11 @@ impl Trainer for IdleTrainer {
         add_scaled(&mut self.parameters[range], delta, weight);
     }
 
+    fn set_parameters(&mut self, range: Range<usize>, values: &[f32]) -> bool {
+        self.parameters[range].copy_from_slice(values);
+        true
+    }
+
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         Ok(Evaluation::default())
     }

@@ -261,6 +261,10 @@ impl Trainer for LocalTrainer {
         self.engine.displace(range, delta, weight);
     }
 
+    fn set_parameters(&mut self, range: Range<usize>, values: &[f32]) -> bool {
+        self.engine.set_parameters(range, values)
+    }
+
     fn share_moments(&mut self) -> bool {
         self.engine.share_moments()
     }

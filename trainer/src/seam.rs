@@ -157,6 +157,13 @@ pub trait Trainer: Send {
     /// Moves the parameters of `range`: `x ← x + weight · delta`.
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
 
+    /// Sets the parameters of `range` to `values`, to the last bit. Returns whether this trainer can; by one
+    /// that cannot they are read and displaced until they are there.
+    fn set_parameters(&mut self, range: Range<usize>, values: &[f32]) -> bool {
+        let _ = (range, values);
+        false
+    }
+
     /// Makes the optimizer's first moments part of what peers average, if it has one number per parameter
     /// that is linear in past gradients: momentum, or Adam's first moment. Called before the first step
     /// of a run with `gossip.moments`; from then on [`Trainer::read_moments`] and

@@ -100,8 +100,9 @@ impl<'a> Own<'a> {
         self.moved.add(values, 1.0);
     }
 
-    /// Takes over another's weights: `φ = values`, `v = 0`, and x later.
-    pub(crate) fn adopt(&mut self, values: &[f32]) {
+    /// Takes over another's weights: `φ = values`, `v = 0`, and x later. `sent`: the tensor in which the values
+    /// lie, if they do; it is then kept in place of a copy until x is there.
+    pub(crate) fn adopt(&mut self, values: &[f32], sent: Option<&Encoded>) {
         if let Some(own) = &mut self.values {
             own.copy_from_slice(values);
         }
@@ -111,6 +112,9 @@ impl<'a> Own<'a> {
         {
             momentum.fill(0.0);
         }
-        self.moved.replace(values);
+        match sent {
+            Some(sent) => self.moved.replace_by(sent),
+            None => self.moved.replace(values),
+        }
     }
 }

@@ -138,7 +138,7 @@ impl Live {
     }
 
     /// Brings the weights from element `start` on to `target`, to the last bit in a trainer that
-    /// keeps f32.
+    /// keeps f32: in one pass where it sets them itself.
     pub(crate) fn settle(&mut self, start: usize, target: &[f32]) {
         for (part, target) in chunks(start..start + target.len()).zip(target.chunks(CHUNK)) {
             let scratch = &mut self.buffer[..part.len()];
@@ -173,12 +173,16 @@ impl Live {
     }
 }
 
-/// Brings the live weights of `range` exactly to `target` by displacements alone.
+/// Brings the live weights of `range` exactly to `target`: by displacements, where they are not set at once.
 ///
 /// One displacement by `target − x` is exact where x is within a factor of two of the target
 /// (Sterbenz's lemma); where it is not, the rest is of the order of the rounding error of x, and
 /// another pass removes it. A trainer that keeps fewer bits than f32 gets as close as it can.
 fn settle(trainer: &mut dyn Trainer, range: Range<usize>, target: &[f32], scratch: &mut [f32]) {
+    let of_parameters = range.end <= trainer.layout().parameters();
+    if of_parameters && trainer.set_parameters(range.clone(), target) {
+        return;
+    }
     for _ in 0..SETTLE_PASSES_MAX {
         read(trainer, range.clone(), scratch);
         let mut moved = false;
@@ -231,4 +235,37 @@ pub(crate) fn chunks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> 
 pub(crate) fn finite_local(range: &Range<usize>, norm: f64) -> Result<f64, MixError> {
     let (start, end) = (range.start, range.end);
     if norm.is_finite() { Ok(norm) } else { Err(MixError::Local { start, end }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::idle::IdleTrainer;
+    use crate::testing::probe;
+
+    #[test]
+    fn weights_are_settled_to_the_bit_by_a_trainer_that_sets_them_and_by_one_that_is_displaced() {
+        let len = CHUNK + 1000;
+        let from: Vec<f32> = (0..len).map(|index| (index as f32 - 3e4) * 1e3).collect();
+        let target: Vec<f32> = (0..len).map(|index| (index as f32).sin() * 1e-3).collect();
+        let (displaced, _) = probe(from.clone());
+        let set = Box::new(IdleTrainer::new(from.clone()).unwrap());
+        for trainer in [set as Box<dyn Trainer>, displaced] {
+            let mut live = Live::new(trainer, len);
+            let settled = 7..len - 5;
+            live.settle(settled.start, &target[settled.clone()]);
+            let now = live.copy(0..len);
+            assert!(now[settled.clone()] == target[settled.clone()]);
+            assert!(now[..7] == from[..7] && now[len - 5..] == from[len - 5..]);
+        }
+    }
+
+    #[test]
+    fn weights_that_are_set_need_not_be_finite_before() {
+        let broken = IdleTrainer::new(vec![f32::NAN, f32::INFINITY, 1.0]).unwrap();
+        let mut live = Live::new(Box::new(broken), 3);
+        live.settle(0, &[1.0, -0.0, 2.5]);
+        let bits: Vec<u32> = live.copy(0..3).into_iter().map(f32::to_bits).collect();
+        assert_eq!(bits, [1.0_f32, -0.0, 2.5].map(f32::to_bits));
+    }
 }

@@ -1,10 +1,12 @@
-//! An exchange in the steady state takes no memory from the system: neither end, whatever the code.
+//! An exchange in the steady state takes no memory from the system: neither end, whatever the code. Nor does a
+//! snapshot that is read and taken over.
 
 #![expect(unsafe_code, reason = "an allocator that counts")]
 #![expect(clippy::unwrap_used, reason = "a failure in a test's preparation fails the test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Fragments};
@@ -19,6 +21,8 @@ const WARM: u32 = 3;
 /// stock.
 const LARGE: usize = 16 << 10;
 
+/// The tests count one after the other.
+static TURNS: Mutex<()> = Mutex::new(());
 static LARGE_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
@@ -75,6 +79,7 @@ fn exchange((here, there): (&mut Replica, &mut Replica), codec: Codec) {
 
 #[test]
 fn no_buffer_is_allocated_for_an_exchange_after_the_first_ones() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     let outer = OuterStep { learning_rate: 0.7, momentum: 0.8 };
     for (outer, codec) in
         [Some(outer), None].into_iter().flat_map(|outer| Codec::CHOICES.map(|codec| (outer, codec)))
@@ -91,5 +96,25 @@ fn no_buffer_is_allocated_for_an_exchange_after_the_first_ones() {
         }
         let after = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
         assert_eq!(after - before, 0, "{codec}, outer step {}", outer.is_some());
+    }
+}
+
+#[test]
+fn no_buffer_is_allocated_for_a_snapshot_after_the_first_ones() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let outer = OuterStep { learning_rate: 0.7, momentum: 0.8 };
+    for outer in [Some(outer), None] {
+        let (mut donor, mut joiner) = (replica(1, outer), replica(2, outer));
+        let transfer = |donor: &mut Replica, joiner: &mut Replica| {
+            for fragment in (0..3).map(FragmentId) {
+                let snapshot = donor.read(fragment, Reading::Snapshot);
+                joiner.adopt(fragment, &snapshot).unwrap();
+            }
+        };
+        (0..WARM).for_each(|_| transfer(&mut donor, &mut joiner));
+        let before = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
+        (0..4).for_each(|_| transfer(&mut donor, &mut joiner));
+        let after = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
+        assert_eq!(after - before, 0, "outer step {}", outer.is_some());
     }
 }

@@ -197,6 +197,11 @@ impl Trainer for Synthetic {
         }
     }
 
+    fn set_parameters(&mut self, range: Range<usize>, values: &[f32]) -> bool {
+        self.values[range].copy_from_slice(values);
+        true
+    }
+
     fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         Ok(Evaluation::default())
     }

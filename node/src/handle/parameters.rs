@@ -18,6 +18,12 @@ pub trait Parameters: Send + 'static {
     /// Moves the parameters of `range`: `x ← x + weight · delta`.
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32);
 
+    /// As [`Trainer::set_parameters`](crate::Trainer::set_parameters).
+    fn set(&mut self, range: Range<usize>, values: &[f32]) -> bool {
+        let _ = (range, values);
+        false
+    }
+
     /// As [`Trainer::resident`](crate::Trainer::resident).
     ///
     /// # Errors
@@ -69,5 +75,10 @@ impl Parameters for Vec<f32> {
 
     fn displace(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
         self[range].iter_mut().zip(delta).for_each(|(x, d)| *x += weight * d);
+    }
+
+    fn set(&mut self, range: Range<usize>, values: &[f32]) -> bool {
+        self[range].copy_from_slice(values);
+        true
     }
 }

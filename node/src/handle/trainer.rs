@@ -101,6 +101,10 @@ impl<P: Parameters> Trainer for LoopTrainer<P> {
         self.held_mut().displace(range, delta, weight);
     }
 
+    fn set_parameters(&mut self, range: Range<usize>, values: &[f32]) -> bool {
+        self.held_mut().set(range, values)
+    }
+
     fn resident(&mut self) -> Result<Option<Resident<'_>>, DeviceError> {
         self.held_mut().resident()
     }

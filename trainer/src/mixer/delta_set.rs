@@ -211,7 +211,7 @@ impl DeltaSet {
             residual.fill(0.0);
         }
         self.lead.clear(index, own.range().clone());
-        own.adopt(&values);
+        own.adopt(&values, None);
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! What mixing does while it holds the replica's lock: read, answer, apply, undo, take in.
 
+use std::borrow::Cow;
+
 use dnode_protocol::FragmentId;
 use dnode_protocol::frame::Codec;
 
@@ -141,7 +143,7 @@ impl ReplicaLock<'_> {
             }
             let values = plain_weights(&slice, snapshot)?;
             check_snapshot(&slice.range, norm(&values), own.norm_if_known())?;
-            own.adopt(&values);
+            own.adopt(&values, matches!(values, Cow::Borrowed(_)).then_some(snapshot));
             Ok(())
         })
     }
@@ -163,15 +165,19 @@ impl ReplicaLock<'_> {
     }
 }
 
-/// The weights of a snapshot, all finite.
-fn plain_weights(slice: &Slice, snapshot: &Encoded) -> Result<Vec<f32>, MixError> {
+/// The weights of a snapshot, where they lie if they are kept as they travel. Nobody has judged them yet.
+fn plain_weights<'a>(slice: &Slice, snapshot: &'a Encoded) -> Result<Cow<'a, [f32]>, MixError> {
     if !matches!(snapshot.codec, Codec::F32 | Codec::Bf16 | Codec::F16) {
         return Err(MixError::Codec(snapshot.codec));
     }
     check_length(snapshot, slice.range.len())?;
+    snapshot.check(snapshot.codec, slice.range.len())?;
+    if let Some(values) = snapshot.view(0..snapshot.elements) {
+        return Ok(Cow::Borrowed(values));
+    }
     let mut values = vec![0.0; slice.range.len()];
     decode(snapshot, &mut values)?;
-    Ok(values)
+    Ok(Cow::Owned(values))
 }
 
 const OTHER_MIXER: MixError = MixError::Mixer("this replica mixes in another way");
