@@ -111,14 +111,24 @@ fn beside(bound: usize) {
     let mut swarm = Swarm::alone(Kind::Busy, parameters, &sets);
     wait_for_commits(&mut swarm, COMMITS);
     swarm.pin();
-    let before = rate(&mut swarm.peers, 2 * SPAN);
+    let mark = swarm.peers[0].mark();
+    std::thread::sleep(2 * SPAN);
+    let before = swarm.peers[0].rates(mark);
+    let (mark, began) = (swarm.peers[0].mark(), now());
     swarm.join(Kind::Joiner, parameters, &sets);
     swarm.pin_others();
-    swarm.peers[1].averaged();
-    let during = rate(&mut swarm.peers[..1], Duration::ZERO);
+    let [_, done, _] = swarm.peers[1].averaged();
+    let during = swarm.peers[0].rates(mark);
+    let keeps = |which: usize| 100.0 * during[which] / before[which];
     println!(
-        "1000 MB from one donor that computes, its training thread alone on a core, bound of {bound} kB/s: {before:.1} steps/s before, {during:.1} while it is joined: {:.1} %",
-        100.0 * during / before
+        "1000 MB in {:.2} s from one donor that computes, its training thread alone on a core, bound of {bound} kB/s: {:.1} steps/s before, {:.1} while it is joined: {:.1} %; per second of the thread {:.1} and {:.1}: {:.1} %",
+        (done - began) / 1e9,
+        before[0],
+        during[0],
+        keeps(0),
+        before[1],
+        during[1],
+        keeps(1),
     );
 }
 

@@ -1,33 +1,28 @@
-//! Host memory that an exchange of a large model takes beside its parameters.
+//! What two peers of a large model move, and the host memory that this takes beside their parameters.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::swarm::Swarm;
+use crate::swarm::{BACK_TO_BACK, Swarm};
 use crate::trainer::Kind;
 
 const PARAMETERS: usize = 1_000_000_000;
 /// Between two looks at the memory.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long the exchange runs.
-const SPAN: Duration = Duration::from_secs(20);
+const SPAN: Duration = Duration::from_secs(60);
 
 pub(crate) fn run() {
     let parameters = (PARAMETERS * size_of::<f32>()) as f64;
     println!("large: 2 processes, {PARAMETERS} parameters, rounds back to back");
-    let sets = [
-        "gossip.rule=pairwise",
-        "gossip.mix_every=1",
-        "gossip.local_steps=1000000",
-        "gossip.balance=off",
-        "gossip.codecs=f32",
-    ];
+    let sets = [&BACK_TO_BACK[..], &["gossip.codecs=f32"]].concat();
     let swarm = Swarm::start(Kind::Free, 2, PARAMETERS, &sets);
     // Peers begin when the parameters of both are there.
     while swarm.peers.iter().any(|peer| peer.memory_most() < parameters) {
         std::thread::sleep(LOOK);
     }
-    let before = swarm.cpu();
+    let (began, before) = (Instant::now(), swarm.cpu());
     std::thread::sleep(SPAN);
+    let (cpu, seconds) = (swarm.cpu() - before, began.elapsed().as_secs_f64());
     for peer in &swarm.peers {
         let most = peer.memory_most();
         println!(
@@ -37,5 +32,6 @@ pub(crate) fn run() {
             (most - parameters) / 1e9
         );
     }
-    println!("CPU seconds of both meanwhile: {:.1}", swarm.cpu() - before);
+    let gb = swarm.end() as f64 / 1e9;
+    println!("{gb:.1} GB moved in {seconds:.0} s, {:.2} CPU seconds per GB of both ends", cpu / gb);
 }

@@ -144,6 +144,18 @@ impl Peer {
         (steps, nanoseconds / 1e9)
     }
 
+    /// Begins to count its steps; processor time of its training thread so far.
+    pub(crate) fn mark(&mut self) -> f64 {
+        self.count();
+        self.training_cpu()
+    }
+
+    /// Steps since then in a second, and in a second of the training thread's processor time.
+    pub(crate) fn rates(&mut self, mark: f64) -> [f64; 2] {
+        let (steps, seconds) = self.count();
+        [steps / seconds, steps / (self.training_cpu() - mark)]
+    }
+
     /// Waits for the peer to average: when it began, when it was done, in nanoseconds, and the error
     /// that it names.
     pub(crate) fn averaged(&mut self) -> [f64; 3] {
@@ -166,7 +178,7 @@ impl Peer {
     }
 
     /// CPU seconds of the training thread so far.
-    pub(crate) fn training_cpu(&self) -> f64 {
+    fn training_cpu(&self) -> f64 {
         cpu(&self.training_thread())
     }
 

@@ -24,23 +24,20 @@ pub(crate) fn run() {
         let (beside, sent) = (phase(&mut swarm), swarm.end());
         println!(
             "{codec:>6}  {:.1} steps/s alone, {:.1} beside: {:.1} %; per second of the thread {:.1} and {:.1}: {:.1} %; {:.2} GB moved",
-            alone.0,
-            beside.0,
-            100.0 * beside.0 / alone.0,
-            alone.1,
-            beside.1,
-            100.0 * beside.1 / alone.1,
+            alone[0],
+            beside[0],
+            100.0 * beside[0] / alone[0],
+            alone[1],
+            beside[1],
+            100.0 * beside[1] / alone[1],
             sent as f64 / 1e9
         );
     }
 }
 
 /// Steps in a second, and in a second of the training thread's processor time.
-fn phase(swarm: &mut Swarm) -> (f64, f64) {
-    let peer = &mut swarm.peers[0];
-    peer.count();
-    let before = peer.training_cpu();
+fn phase(swarm: &mut Swarm) -> [f64; 2] {
+    let mark = swarm.peers[0].mark();
     std::thread::sleep(SPAN);
-    let (steps, seconds) = peer.count();
-    (steps / seconds, steps / (peer.training_cpu() - before))
+    swarm.peers[0].rates(mark)
 }
