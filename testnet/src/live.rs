@@ -15,14 +15,16 @@
 mod account;
 mod growth;
 mod lines;
+mod lives;
 mod log;
 mod peer;
 mod recovery;
 mod run;
 mod stage;
 
-pub use account::{Account, Finding, Gap, LongLife};
+pub use account::{Account, Finding, Gap};
 pub use growth::Slopes;
 pub use lines::Lines;
+pub use lives::{Life, Lives};
 pub use recovery::Aftermath;
 pub use run::{LiveError, Plan, run};

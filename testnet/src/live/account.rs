@@ -9,16 +9,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::growth::Slopes;
+use super::lives::Lives;
 use super::recovery::{Aftermath, Recovery, aftermath};
 
 /// Name of the journal in the folder of a scenario run.
 const JOURNAL_FILE: &str = "journal.txt";
 /// Most findings kept; a scenario run that goes on after more says only how many there were.
 const FINDINGS_MAX: usize = 100;
-
-/// Long lives shown in the summary, longest first.
-const LIVES_SHOWN: usize = 5;
 
 /// Something that no fault excuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,19 +64,6 @@ impl fmt::Display for Gap {
     }
 }
 
-/// A life that was long enough to tell whether it grew.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LongLife {
-    /// Index of the peer.
-    pub peer: u32,
-    /// Its memory and handles over time.
-    pub slopes: Slopes,
-    /// Resident memory at the end, bytes.
-    pub memory: u64,
-    /// Handles at the end.
-    pub handles: usize,
-}
-
 /// Everything a scenario run did and found.
 #[derive(Debug)]
 pub struct Account {
@@ -108,8 +92,8 @@ pub struct Account {
     pub clock: u64,
     /// Processes started.
     pub starts: u64,
-    /// Lives long enough to be judged, in order of their ends.
-    pub long_lives: Vec<LongLife>,
+    /// What processes held and used.
+    pub lives: Lives,
     /// Held-out loss by peer at the end, nats.
     pub losses: Vec<(u32, f64)>,
     /// Consensus distance at the end over the norm of the mean.
@@ -141,7 +125,7 @@ impl Account {
             steps: 0,
             clock: 0,
             starts: 0,
-            long_lives: Vec::new(),
+            lives: Lives::default(),
             losses: Vec::new(),
             distance: None,
             findings: Vec::new(),
@@ -221,27 +205,13 @@ impl fmt::Display for Account {
         writeln!(formatter, "longest from start to training: {}", self.arrival)?;
         writeln!(formatter, "longest departure: {}", self.departure)?;
         writeln!(formatter, "events: {}", counts(&self.events, "none"))?;
-        let mut longest = self.long_lives.clone();
-        longest.sort_by_key(|running| std::cmp::Reverse(running.slopes.span));
         for (of, first) in [("the first peer", true), ("others", false)] {
             let aftermath = self.aftermath(first);
             if aftermath.kills > 0 {
                 writeln!(formatter, "of {of}: {aftermath}")?;
             }
         }
-        for life in longest.iter().take(LIVES_SHOWN) {
-            let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);
-            writeln!(
-                formatter,
-                "peer {}: {:.1} MiB and {} handles; over {} s {:+.2} MiB and {:+.1} handles per hour",
-                life.peer,
-                mebibytes(life.memory as f64),
-                life.handles,
-                life.slopes.span.as_secs(),
-                mebibytes(life.slopes.memory_per_hour),
-                life.slopes.handles_per_hour,
-            )?;
-        }
+        write!(formatter, "{}", self.lives)?;
         if !self.losses.is_empty() {
             let losses = self.losses.iter().map(|(_, loss)| *loss);
             let (least, most) = losses.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), loss| {

@@ -1,8 +1,10 @@
-//! Memory and handles of a process while it runs, and whether they grow.
+//! Memory, handles and processor time of a process while it runs, and whether what it holds grows.
 
 use std::fs;
 use std::io;
 use std::time::Duration;
+
+use super::lives::Life;
 
 /// Growth of memory over the judged part of a life beyond which it counts as a leak, bytes.
 ///
@@ -21,8 +23,10 @@ pub(super) const HANDLES_ALONE: usize = 64;
 const SAMPLES_MIN: usize = 20;
 /// Most samples kept of one life: a day at one every two seconds.
 const SAMPLES_MAX: usize = 43_200;
+/// Clock ticks of `/proc` in a second, on every Linux that Rust runs on.
+const TICKS: u32 = 100;
 
-/// What a process held at one moment.
+/// What a process held at one moment, and had used until then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
     /// Time since the process started.
@@ -31,6 +35,8 @@ pub(super) struct Sample {
     pub(super) memory: u64,
     /// Open files, sockets and the like.
     pub(super) handles: usize,
+    /// Processor time of all its threads.
+    pub(super) cpu: Duration,
 }
 
 impl Sample {
@@ -40,7 +46,8 @@ impl Sample {
         let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
         let memory = resident(&status)?;
         let handles = fs::read_dir(format!("/proc/{id}/fd")).and_then(count).ok()?;
-        Some(Self { age, memory, handles })
+        let cpu = cpu(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)?;
+        Some(Self { age, memory, handles, cpu })
     }
 }
 
@@ -55,7 +62,16 @@ fn resident(status: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// What one life held, sample by sample.
+/// Processor time, of user and system, in a stat file.
+fn cpu(stat: &str) -> Option<Duration> {
+    // They are fields 14 and 15; field 2 is a name, which may have blanks, and ends with a bracket.
+    let (_, behind) = stat.rsplit_once(')')?;
+    let mut fields = behind.split_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u32>().ok();
+    Some((Duration::from_secs(1) / TICKS).saturating_mul(ticks()?.saturating_add(ticks()?)))
+}
+
+/// What one life held and used, sample by sample.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Growth {
     samples: Vec<Sample>,
@@ -100,10 +116,21 @@ impl Growth {
         }
     }
 
-    /// The newest sample.
+    /// What the `number`-th life of `peer` held and used; `None` when nobody has looked at it.
     #[must_use]
-    pub(super) fn last(&self) -> Option<Sample> {
-        self.samples.last().copied()
+    pub(super) fn life(&self, (peer, number): (u32, u32), warm_up: Duration) -> Option<Life> {
+        let (first, last) = (self.samples.first()?, self.samples.last()?);
+        let memory_most = self.samples.iter().map(|sample| sample.memory).max()?;
+        let handles_most = self.samples.iter().map(|sample| sample.handles).max()?;
+        Some(Life {
+            peer,
+            number,
+            age: last.age,
+            memory: [first.memory, last.memory, memory_most],
+            handles: [last.handles, handles_most],
+            cpu: last.cpu,
+            slopes: self.slopes(warm_up),
+        })
     }
 
     /// The slopes of the least-squares lines through all samples older than `warm_up`; `None` for
@@ -145,7 +172,8 @@ mod tests {
         let mut growth = Growth::default();
         for second in 0..600 {
             let age = Duration::from_secs(second);
-            growth.push(Sample { age, memory: memory(second), handles: handles(second) });
+            let (memory, handles) = (memory(second), handles(second));
+            growth.push(Sample { age, memory, handles, cpu: age / 4 });
         }
         growth
     }
@@ -166,6 +194,17 @@ mod tests {
     #[test]
     fn a_short_life_is_not_judged() {
         assert_eq!(life(|s| s << 24, |_| 1).slopes(Duration::from_secs(590)), None);
+        assert_eq!(Growth::default().life((0, 1), Duration::ZERO), None);
+    }
+
+    #[test]
+    fn a_life_has_what_it_held_first_last_and_at_most() {
+        let growth = life(|s| if s == 300 { 900 } else { 100 + s }, |s| if s < 9 { 8 } else { 7 });
+        let life = growth.life((3, 2), Duration::from_secs(100)).unwrap();
+        assert_eq!((life.peer, life.number, life.age), (3, 2, Duration::from_secs(599)));
+        assert_eq!((life.memory, life.handles), ([100, 699, 900], [7, 8]));
+        assert_eq!(life.cpu, Duration::from_millis(149_750));
+        assert_eq!(life.slopes, growth.slopes(Duration::from_secs(100)));
     }
 
     #[test]
@@ -173,5 +212,8 @@ mod tests {
         let sample = Sample::take(std::process::id(), Duration::ZERO).unwrap();
         assert!(sample.memory > 1 << 20 && sample.handles >= 3, "{sample:?}");
         assert_eq!(resident("Name:\tx\nVmRSS:\t   12 kB\n"), Some(12 * 1024));
+        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 125 50 0 0";
+        assert_eq!(cpu(stat), Some(Duration::from_millis(1_750)));
+        assert_eq!(cpu("7 (a) S 1"), None);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::account::{Account, Gap, LongLife};
+use super::account::{Account, Gap};
 use super::growth::{Growth, HANDLES_ALONE, HANDLES_PER_PEER, MEMORY_MAX, Sample};
 use super::log::LogTail;
 use super::recovery::{Beat, Recovery};
@@ -300,14 +300,10 @@ impl LivePeer {
         bounds: &Bounds,
         account: &mut Account,
     ) -> io::Result<()> {
-        let (Some(slopes), Some(last)) =
-            (running.growth.slopes(bounds.warm_up), running.growth.last())
-        else {
-            return Ok(());
-        };
-        let (memory, handles) = (last.memory, last.handles);
-        account.long_lives.push(LongLife { peer: self.peer, slopes, memory, handles });
-        match slopes.complaint() {
+        let name = (self.peer, self.starts);
+        let Some(life) = running.growth.life(name, bounds.warm_up) else { return Ok(()) };
+        account.lives.push(life);
+        match life.slopes.and_then(|slopes| slopes.complaint()) {
             Some(complaint) => account.find(self.peer, self.starts, complaint),
             None => Ok(()),
         }

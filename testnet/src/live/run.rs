@@ -23,7 +23,8 @@ use crate::scenario::fault::{Fault, Return};
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between two lines that say how it goes.
 const SAY_EVERY: Duration = Duration::from_secs(10);
-/// Longest wait until all peers train for the first time, beside the bound of progress.
+/// Longest wait from the start of a peer to its address, and from that of the last one until all train, beside
+/// the bound of progress.
 const START_MAX: Duration = Duration::from_secs(60);
 /// Most that the held-out losses of two peers may differ at the end, nats: a little less than what
 /// ten classes differ by from nothing learnt, ln 10. Each is of a moment of its peer's own; 0.45 was
@@ -135,10 +136,12 @@ impl<'a> ScenarioRun<'a> {
 
     /// Starts all peers, the first one alone, and waits until all train.
     async fn open(&mut self) -> Result<(), LiveError> {
-        let deadline = Instant::now() + START_MAX + self.plan.stall;
+        let patience = START_MAX + self.plan.stall;
+        let mut deadline = Instant::now() + patience;
         let joiners: BTreeSet<u32> = self.plan.scenario.joiners().collect();
         for peer in (0..self.plan.scenario.peers).filter(|peer| !joiners.contains(peer)) {
             self.stage.start(peer, Return::Name, &mut self.account)?;
+            deadline = Instant::now() + patience;
             while self.stage.slots()[peer as usize].addresses()?.is_none() && self.goes_on() {
                 self.look().await?;
                 if Instant::now() > deadline {
