@@ -98,7 +98,7 @@ fn exile(
                     left_out.push((peer, grounds));
                     continue;
                 }
-                _ => continue,
+                Effect::Tensor { .. } | Effect::Disconnect { .. } | Effect::Event(_) => continue,
             };
             if let Message::Pull { exchange, .. } = message {
                 pulls.push((to, exchange));

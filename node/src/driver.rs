@@ -278,17 +278,7 @@ impl Driver {
                 // What it says of itself is shown to nobody and counts for nothing.
                 host.feed(Input::Received { from, message });
             }
-            NetworkEvent::Message { from, message } => {
-                self.bootstrap.on_met();
-                self.removals.on_met();
-                if let Some(warning) = self.without_bound.take() {
-                    tracing::warn!("{warning}");
-                }
-                if let Message::Part(part) = message {
-                    self.course.on_part(from, part);
-                }
-                host.on_message(from, message);
-            }
+            NetworkEvent::Message { from, message } => self.on_message(from, message),
             NetworkEvent::Tensor { from, header, payload } if header.leg == Leg::Ring => {
                 let payload = payload.freeze();
                 host.network.recycle(&payload);
@@ -332,6 +322,19 @@ impl Driver {
             | NetworkEvent::Offence { .. }
             | NetworkEvent::RoundTrip { .. } => {}
         }
+    }
+
+    /// A neighbour has sent a message.
+    fn on_message(&mut self, from: PeerId, message: Message) {
+        self.bootstrap.on_met();
+        self.removals.on_met();
+        if let Some(warning) = self.without_bound.take() {
+            tracing::warn!("{warning}");
+        }
+        if let Message::Part(part) = message {
+            self.course.on_part(from, part);
+        }
+        self.host.on_message(from, message);
     }
 
     /// Others were removed.

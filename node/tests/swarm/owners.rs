@@ -92,7 +92,9 @@ fn when_the_key_of_one_owner_is_lost_members_train_on_and_the_other_invites_and_
     let root = tempfile::tempdir().unwrap();
     let (mut first, mut second) = two_owners(&root);
     let by_first = invited_by(&root, "first", "by-first");
-    let mut one = trains(&root, "one", &by_first);
+    // It knows the other owner's peer, too, before the one that it came by is gone.
+    let mut one = start(&root, "one", &[&by_first, "--require-peers", "2"]);
+    one.wait_event("training");
 
     // The machine of the first owner burns down.
     first.kill();
