@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import Start, environment
+from conftest import Start, environment, wait_for
 
 #: A loop that goes on until a file says that it is enough, and for some steps after it is alone.
 LOOP = '''
@@ -45,6 +45,8 @@ def test_a_peer_that_is_removed_while_it_trains_goes_on_alone_or_raises(
     command("run", "create", "--data-dir", "owner/data")
     owner = start("owner", LOOP.replace("ticket=sys.argv[2], ", ""), "alone")
     owner.until("PEER")
+    # An invitation holds the address, once the peer listens.
+    wait_for(lambda: "yes" if (tmp_path / "owner/data/ticket").exists() else None, "a ticket")
     for kind in ("alone", "raise"):
         # One invitation for one machine.
         file = tmp_path / f"invitation-{kind}"

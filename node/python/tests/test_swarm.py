@@ -397,7 +397,7 @@ dnode._logging.drain()
 print("OWN", messages().count("dnode INFO checkpoint written"), messages().count("dnode WARNING a warning of its own"))
 ''', "INFO")
     text = log.wait()
-    assert " INFO listening" in text.split("CONFIGURED")[0], text
+    assert " INFO an open run" in text.split("CONFIGURED")[0], text
     assert " INFO " not in text.split("CONFIGURED")[1] and " WARNING " not in text.split("CONFIGURED")[1], text
     counts = text.split("OWN ")[1].split()
     assert int(counts[0]) > 0 and int(counts[1]) == 1, text
