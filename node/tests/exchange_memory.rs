@@ -3,8 +3,9 @@
 #![expect(unsafe_code, reason = "an allocator that counts")]
 #![expect(clippy::unwrap_used, reason = "a failure in a test's preparation fails the test")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+#[path = "../../trainer/tests/counting/mod.rs"]
+mod counting;
+
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -19,6 +20,8 @@ use dnode_trainer::{
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use counting::{Counting, large_allocations};
+
 /// Parameters of a replica: fragments of several frames each, and a shorter one at the end.
 const PARAMETERS: usize = COUNT * FRAGMENT - 1000;
 const COUNT: usize = 3;
@@ -32,36 +35,8 @@ const LARGE: usize = 64 << 10;
 /// Longest wait for anything; the machine may be busy.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-static LARGE_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: everything is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout);
-        // SAFETY: as the caller says.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        note(layout);
-        // SAFETY: as the caller says.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: as the caller says.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-fn note(layout: Layout) {
-    if layout.size() >= LARGE {
-        LARGE_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting<LARGE> = Counting;
 
 fn replica(salt: u32) -> Replica {
     let noise = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e7 - 0.8;
@@ -192,11 +167,11 @@ async fn no_buffer_of_a_tensor_is_allocated_for_an_exchange_after_the_first_ones
             for turn in 0..WARM {
                 exchanges((&mut here, &mut there), codec, turn * COUNT as u64).await;
             }
-            let before = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
+            let before = large_allocations();
             for turn in WARM..WARM + COUNTED {
                 exchanges((&mut here, &mut there), codec, turn * COUNT as u64).await;
             }
-            let after = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
+            let after = large_allocations();
             assert!(before > 0, "what makes the buffers is counted");
             assert_eq!(after - before, 0, "{wanted}, {codec}");
         }

@@ -4,13 +4,15 @@
 #![expect(unsafe_code, reason = "an allocator that counts")]
 #![expect(clippy::unwrap_used, reason = "a failure in a test's preparation fails the test")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod counting;
+
 use std::sync::{Mutex, PoisonError};
 
 use dnode_protocol::frame::Codec;
 use dnode_protocol::{FragmentId, Fragments};
 use dnode_trainer::{IdleTrainer, MixTerms, Mixer, OuterStep, Reading, Replica, ReplicaConfig};
+
+use counting::{Counting, large_allocations};
 
 /// Parameters of a replica: fragments of several frames each, and a shorter one at the end.
 const PARAMETERS: usize = 3 * FRAGMENT - 1000;
@@ -23,36 +25,9 @@ const LARGE: usize = 16 << 10;
 
 /// The tests count one after the other.
 static TURNS: Mutex<()> = Mutex::new(());
-static LARGE_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: everything is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout);
-        // SAFETY: as the caller says.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        note(layout);
-        // SAFETY: as the caller says.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: as the caller says.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-fn note(layout: Layout) {
-    if layout.size() >= LARGE {
-        LARGE_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting<LARGE> = Counting;
 
 fn replica(salt: u32, outer: Option<OuterStep>) -> Replica {
     let noise = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e7 - 0.8;
@@ -89,12 +64,12 @@ fn no_buffer_is_allocated_for_an_exchange_after_the_first_ones() {
             exchange((&mut here, &mut there), codec);
             exchange((&mut there, &mut here), codec);
         }
-        let before = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
+        let before = large_allocations();
         for _ in 0..4 {
             exchange((&mut here, &mut there), codec);
             exchange((&mut there, &mut here), codec);
         }
-        let after = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
+        let after = large_allocations();
         assert_eq!(after - before, 0, "{codec}, outer step {}", outer.is_some());
     }
 }
@@ -112,9 +87,9 @@ fn no_buffer_is_allocated_for_a_snapshot_after_the_first_ones() {
             }
         };
         (0..WARM).for_each(|_| transfer(&mut donor, &mut joiner));
-        let before = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
+        let before = large_allocations();
         (0..4).for_each(|_| transfer(&mut donor, &mut joiner));
-        let after = LARGE_ALLOCATIONS.load(Ordering::Relaxed);
+        let after = large_allocations();
         assert_eq!(after - before, 0, "outer step {}", outer.is_some());
     }
 }
