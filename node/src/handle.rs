@@ -288,6 +288,8 @@ impl<P: Parameters> Swarm<P> {
         // So long that no clock has its end is for ever.
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
+            // The last that is known of a node that has ended has peers in it that nobody is connected to.
+            self.is_on()?;
             let now = self.state().links.len();
             if now >= peers || until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(now);
@@ -316,8 +318,13 @@ impl<P: Parameters> Swarm<P> {
         checkpoint: bool,
     ) -> Result<Option<Result<PathBuf, String>>, SwarmError> {
         let done = if self.ending.is_none() { self.hand_over(None, checkpoint) } else { None };
+        self.is_on().map(|()| done)
+    }
+
+    /// An error when the node has ended.
+    fn is_on(&self) -> Result<(), SwarmError> {
         match &self.ending {
-            None => Ok(done),
+            None => Ok(()),
             Some(Err(error)) => Err(SwarmError::Node(Arc::clone(error))),
             Some(Ok(_)) => Err(SwarmError::Left),
         }

@@ -163,6 +163,7 @@ fn breaking(words: impl Iterator<Item = String>) -> Result<(), Box<dyn std::erro
     }
     let refused = [swarm.checkpoint().err(), swarm.leave().err()];
     let mut swarm = swarm.failing_with_its_node();
+    assert!(swarm.wait_for_peers(1, None).is_err(), "nobody is connected any more");
     let raised = swarm.step(report).err();
     let said = refused.into_iter().chain([raised]);
     let said: Vec<_> = said.flatten().map(|error| error.to_string()).collect();
