@@ -297,6 +297,16 @@ mod tests {
 
     use super::*;
 
+    /// What a donor said of this snapshot.
+    fn described(snapshot: &Encoded, entries: Vec<(PeerId, Clock)>) -> SnapshotContents {
+        SnapshotContents {
+            clock: Clock(40),
+            hash: ContentHash::of(&snapshot.bytes),
+            information: Information { entries },
+            versions: Versions::default(),
+        }
+    }
+
     #[test]
     fn made_files_are_whole_fragments_or_passed_over() {
         let root = tempfile::tempdir().unwrap();
@@ -305,12 +315,7 @@ mod tests {
         let first = FragmentId(0);
         let snapshot = encode(Codec::F32, &[1.5; 4]);
         let entries = vec![(PeerId::from_public_key([3; 32]), Clock(9))];
-        let contents = SnapshotContents {
-            clock: Clock(40),
-            hash: ContentHash::of(&snapshot.bytes),
-            information: Information { entries },
-            versions: Versions::default(),
-        };
+        let contents = described(&snapshot, entries);
         store.keep(first, &contents, &snapshot).unwrap();
         let sound = fs::read(store.path(first)).unwrap();
         dnode_mutate::check_made_inputs(&[sound], 2000, |bytes| {
@@ -329,12 +334,7 @@ mod tests {
         let fragments = Fragments::new(8, 2).unwrap();
         let (store, _) = KeptSnapshots::open(root.path(), fragments);
         let snapshot = encode(Codec::F32, &[1.5; 4]);
-        let contents = SnapshotContents {
-            clock: Clock(40),
-            hash: ContentHash::of(&snapshot.bytes),
-            information: Information { entries: Vec::new() },
-            versions: Versions::default(),
-        };
+        let contents = described(&snapshot, Vec::new());
         let keep = |it: u32| store.keep(FragmentId(it), &contents, &snapshot);
         let kept = || KeptSnapshots::open(root.path(), fragments).1.len();
         keep(0).unwrap();
@@ -407,12 +407,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let fragments = Fragments::new(1000, 4).unwrap();
         let snapshot = encode(Codec::F32, &[1.0; 250]);
-        let contents = SnapshotContents {
-            clock: Clock(40),
-            hash: ContentHash::of(&snapshot.bytes),
-            information: Information { entries: Vec::new() },
-            versions: Versions::default(),
-        };
+        let contents = described(&snapshot, Vec::new());
         let (store, _) = KeptSnapshots::open(root.path(), fragments);
         let mut keeping = Keeping::new(store.clone());
         keeping.keep(FragmentId(0), &contents, &snapshot);

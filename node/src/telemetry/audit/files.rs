@@ -10,7 +10,7 @@ use dnode_audit::{
 };
 use dnode_protocol::PeerId;
 
-use crate::storage::data_dir::no_follow;
+use crate::storage::data_dir::{self, no_follow};
 
 /// Most files of a log that are looked for in a folder: far more than are kept.
 const LISTED_MAX: usize = 1024;
@@ -92,8 +92,7 @@ struct Lines {
 
 impl Lines {
     fn open(path: &Path) -> io::Result<Self> {
-        let file = no_follow(OpenOptions::new().read(true)).open(path)?;
-        Ok(Self { file: BufReader::new(file), line: Vec::new() })
+        Ok(Self { file: BufReader::new(data_dir::open(path)?), line: Vec::new() })
     }
 
     /// The next line without its end, and whether it had one. A line that is too long comes in parts.
