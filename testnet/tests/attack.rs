@@ -90,6 +90,29 @@ fn who_lies_about_its_clock_is_followed_by_nobody_nor_are_two_of_eight() {
     }
 }
 
+/// Once both ends of an exchange have done their last step no clock keeps them apart, and no verdict is reached from
+/// lengths: what is left is the bound on each exchange.
+#[test]
+fn who_attacks_after_its_last_step_does_next_to_no_harm_and_is_honest_until_then() {
+    let names = [
+        "noise-0.3-at-the-end",
+        "scaled-2.5-at-the-end",
+        "sign-flip-at-the-end",
+        "drift-0.3-at-the-end",
+        "frozen-at-the-end",
+    ];
+    let mut plan = plan(&names, (1, 4));
+    plan.rules.push("pairwise-auto".to_owned());
+    // Steps take 100 ms.
+    let last_step = plan.steps as f64 * 0.1;
+    let rows = run(&plan, |_| {}).unwrap();
+    assert_eq!(rows.len(), 3 * names.len());
+    for row in &rows {
+        assert!(row.holds() && row.wronged == 0, "{}", table(&rows));
+        assert!(row.named_after_s.is_none_or(|at| at >= last_step), "{}", table(&rows));
+    }
+}
+
 #[test]
 fn a_newcomer_takes_no_snapshot_that_is_out_of_proportion() {
     for row in rows(&["snapshot-1000"], (1, 4)) {

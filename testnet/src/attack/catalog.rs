@@ -40,6 +40,8 @@ pub struct Attack {
     factor: f32,
     /// Whether a newcomer joins while it goes on.
     newcomer: bool,
+    /// Whether the attackers are honest until they have done their last step.
+    at_end: bool,
 }
 
 /// When a newcomer joins, in virtual time.
@@ -47,11 +49,15 @@ const JOINS_AT: Duration = Duration::from_secs(30);
 
 impl Attack {
     const fn new(name: &'static str, blow: Blow, kind: Wrong, factor: f32) -> Self {
-        Self { name, blow, strength: None, kind, factor, newcomer: false }
+        Self { name, blow, strength: None, kind, factor, newcomer: false, at_end: false }
     }
 
     const fn with_newcomer(name: &'static str, kind: Wrong, factor: f32) -> Self {
         Self { newcomer: true, ..Self::new(name, Blow::Blatant, kind, factor) }
+    }
+
+    const fn at_end(name: &'static str, kind: Wrong, factor: f32) -> Self {
+        Self { at_end: true, ..Self::new(name, Blow::Blatant, kind, factor) }
     }
 
     /// The attack with another strength ([`Misbehaviour::factor`]).
@@ -66,22 +72,26 @@ impl Attack {
         self.blow != Blow::Protocol && !self.newcomer
     }
 
-    /// What is wrong with so many peers that attack in this way.
+    /// What is wrong with so many peers that attack in this way in a run of `steps` local steps.
     #[must_use]
-    pub const fn by(&self, peers: u32) -> Misbehaviour {
+    pub const fn by(&self, peers: u32, steps: u64) -> Misbehaviour {
         let joins_at = if self.newcomer { JOINS_AT } else { Duration::ZERO };
-        Misbehaviour { peers, joins_at, ..Misbehaviour::new(self.kind, self.factor) }
+        let from_step = if self.at_end { steps } else { 0 };
+        Misbehaviour { peers, joins_at, from_step, ..Misbehaviour::new(self.kind, self.factor) }
     }
 
-    /// The same run without these peers.
+    /// The same run without these peers; where they are honest until the end, with them and without their attack.
     #[must_use]
-    pub const fn absent(&self, peers: u32) -> Misbehaviour {
-        Misbehaviour { kind: Wrong::Absent, ..self.by(peers) }
+    pub const fn without(&self, peers: u32, steps: u64) -> Misbehaviour {
+        if self.at_end {
+            return Misbehaviour { from_step: u64::MAX, ..self.by(peers, steps) };
+        }
+        Misbehaviour { kind: Wrong::Absent, ..self.by(peers, steps) }
     }
 }
 
 /// All attacks, in the order of the table.
-pub const ATTACKS: [Attack; 34] = {
+pub const ATTACKS: [Attack; 39] = {
     use Blow::{Blatant, Patient, Protocol};
     [
         Attack::new("noise-9", Blatant, Wrong::Noise, 9.0),
@@ -97,6 +107,11 @@ pub const ATTACKS: [Attack; 34] = {
         Attack::with_newcomer("snapshot-1000", Wrong::Snapshot, 1000.0),
         Attack::with_newcomer("snapshot-3", Wrong::Snapshot, 3.0),
         Attack::with_newcomer("snapshot-sign", Wrong::Snapshot, -1.0),
+        Attack::at_end("noise-0.3-at-the-end", Wrong::Noise, 0.3),
+        Attack::at_end("scaled-2.5-at-the-end", Wrong::Scaled, 2.5),
+        Attack::at_end("sign-flip-at-the-end", Wrong::Negative, 1.0),
+        Attack::at_end("drift-0.3-at-the-end", Wrong::Drift, 0.3),
+        Attack::at_end("frozen-at-the-end", Wrong::Frozen, 1.0),
         Attack::new("frozen", Patient, Wrong::Frozen, 1.0),
         Attack::new("frozen-and-fast", Patient, Wrong::FrozenAndFast, 1.0),
         Attack::new("uphill", Patient, Wrong::Uphill, 1.0),

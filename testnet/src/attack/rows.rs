@@ -160,11 +160,12 @@ pub fn run(plan: &AttackPlan, mut done: impl FnMut(&Row)) -> Result<Vec<Row>, Le
     for (swarm, skew) in plan.swarms.iter().flat_map(|s| plan.skews.iter().map(move |k| (s, k))) {
         let case = case(plan, swarm.peers, *skew)?;
         for rule in &plan.rules {
-            let mut absent = BTreeMap::new();
+            let mut references = BTreeMap::new();
             let meets = |it: &&Attack| Aggregator::named(rule).is_none() || it.is_by_weights();
             for attack in plan.attacks.iter().filter(meets) {
-                let (by, without) = (attack.by(swarm.attackers), attack.absent(swarm.attackers));
-                let known = absent.entry(without.joins_at);
+                let by = attack.by(swarm.attackers, plan.steps);
+                let without = attack.without(swarm.attackers, plan.steps);
+                let known = references.entry((without.joins_at, without.from_step));
                 let without = match known {
                     std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
                     std::collections::btree_map::Entry::Vacant(new) => {

@@ -144,8 +144,6 @@ impl Replica for ModelReplica {
             // Sums that are known to the bit are left as they are.
             match what {
                 Reading::Offer(codec) => {
-                    let plain = matches!(codec, Codec::F32 | Codec::F16 | Codec::Bf16);
-                    let codec = if plain { codec } else { Codec::Bf16 };
                     return write(&mask.offer(range, &own, codec));
                 }
                 Reading::Snapshot if read.codec == Codec::F32 => {

@@ -171,15 +171,18 @@ impl Mask {
         }
     }
 
-    /// What is shown in place of the weights `own`, in a code that any partner reads.
+    /// What is shown in place of the weights `own` to one that is to reply in `codec`. Where that asks for an offer that
+    /// says only where weights lie within a cell, all of them are shown: rounded to bf16 they would be further
+    /// from those of others than replicas are at the end of a run, and give the peer away.
     pub(in super::super) fn offer(
         &mut self,
         range: Range<usize>,
         own: &[f32],
         codec: Codec,
     ) -> Encoded {
-        let codec = if Codec::MODULAR.contains(&codec) { Codec::Bf16 } else { codec };
-        encode(codec, &self.show(range, own))
+        let offer = codec.of_offer();
+        let offer = if Codec::MODULAR.contains(&offer) { Codec::F32 } else { offer };
+        encode(offer, &self.show(range, own))
     }
 
     /// The reply that a peer of the shown weights gives: `reply` belongs to the weights `own`.
