@@ -17,6 +17,7 @@ use dnode_protocol::{Clock, ExchangeId, Message, PeerId, Time};
 use crate::context::{Context, Ending, Step};
 use crate::{Event, Offence, RefusedMix};
 pub(crate) use aborts::ABORTING_MAX;
+pub(crate) use codec_choice::SETTLING;
 pub(crate) use concurrency_limit::ConcurrencyLimit;
 use initiator::Initiator;
 pub(crate) use neighbourhood::{Neighbourhood, is_slow, meeting};

@@ -204,6 +204,38 @@ fn codes_are_negotiated_for_each_link_from_those_that_the_run_allows() {
 }
 
 #[test]
+fn who_has_done_its_last_step_exchanges_in_a_finer_code_with_another_that_has() {
+    let config = Config { codecs: vec![Codec::Int4], ..Config::default() };
+    let mut room = Room::new(ToyRule::Exchange, &config, 2, 1);
+    let coded = |effect: &Effect| {
+        let Effect::Message { message, .. } = effect else { return None };
+        match message {
+            Message::Propose { terms, .. } | Message::Accept { terms, .. } => Some(terms.codec),
+            _ => None,
+        }
+    };
+    let round = |room: &mut Room| {
+        room.input(0, Input::RoundDue);
+        let mut seen = Vec::new();
+        for _ in 0..200 {
+            seen.extend(room.link.iter().filter_map(|(.., effect)| coded(effect)));
+            room.run_for(Duration::from_millis(5));
+        }
+        seen.dedup();
+        seen
+    };
+    room.commit(0, 0.0);
+    room.commit(1, 0.0);
+    assert_eq!(round(&mut room), [Codec::Int4]);
+    room.input(0, Input::Finished);
+    room.run_for(SECOND);
+    assert_eq!(round(&mut room), [Codec::Int4], "the other trains");
+    room.input(1, Input::Finished);
+    room.run_for(SECOND);
+    assert_eq!(round(&mut room), [Codec::Int8]);
+}
+
+#[test]
 fn a_slow_peer_is_told_to_do_fewer_steps_and_the_fast_ones_a_few_more() {
     let pace = Pace { local_steps: 24, batch: 8, balance: Balance::Steps, global_batch: 0 };
     let config = Config { pace, ..Config::default() };

@@ -10,7 +10,7 @@ use dnode_protocol::{
 use super::Gossip;
 use crate::context::Step;
 use crate::delta_set::Span;
-use crate::exchange::Proposal;
+use crate::exchange::{Proposal, SETTLING};
 use crate::membership::{is_absurd, names_absurd_clock};
 use crate::staleness::{is_left_alone, lag_bound};
 use crate::state_transfer::Snapshot;
@@ -268,7 +268,8 @@ impl Gossip {
         let named_twice = self.transfer.is_served(&exchange);
         let broken = exchange.initiator != from || fragment.0 >= context.fragments || named_twice;
         let config = &context.config;
-        let allowed = config.codecs.contains(&terms.codec);
+        // Who proposes may know before this peer does that both have done their last step.
+        let allowed = terms.codec == SETTLING || config.codecs.contains(&terms.codec);
         if broken || !allowed || config.mixing == Mixing::Set {
             return self.context.then(Step::Offence(from, Offence::Garbage));
         }

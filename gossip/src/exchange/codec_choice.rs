@@ -5,15 +5,18 @@ use std::time::Duration;
 use dnode_protocol::PeerId;
 use dnode_protocol::frame::Codec;
 
-use crate::Config;
 use crate::context::Context;
-use crate::membership::Links;
+use crate::membership::{Links, Membership};
 
 /// Part of a round that its exchanges may take before a coarser codec is chosen.
 const ROUND_SHARE_MAX: f64 = 0.5;
 /// A finer codec is chosen when its predicted time is below this part of the limit, so that noise
 /// does not move the choice to and fro.
 const FINER_MARGIN: f64 = 0.5;
+
+/// The codec of differences between two that have done their last step, in place of a coarser one: what they are apart
+/// halves in each exchange, and cells of four bits do not get smaller as fast (measured, docs/measurements.md).
+pub(crate) const SETTLING: Codec = Codec::Int8;
 
 /// The one with fewer bits.
 pub(crate) fn coarser(a: Codec, b: Codec) -> Codec {
@@ -35,11 +38,15 @@ fn choose(codecs: &[Codec], used: usize, seconds: f64, limit: f64) -> usize {
 }
 
 /// The codec this peer wants for differences on the link to `peer`: the coarsest until the link is
-/// measured, then finer as long as a round's exchanges fit into half of a round.
-pub(super) fn wanted(config: &Config, links: &Links, peer: &PeerId) -> Codec {
-    let coarsest = config.codecs.len().saturating_sub(1);
-    let index = links.codec(peer).unwrap_or(coarsest);
-    config.codecs.get(index).copied().unwrap_or(Codec::F32)
+/// measured, then finer as long as a round's exchanges fit into half of a round. Once both have done their last step it
+/// is none that is coarser than [`SETTLING`].
+pub(super) fn wanted(context: &Context, membership: &Membership, peer: &PeerId) -> Codec {
+    let codecs = &context.config.codecs;
+    let coarsest = codecs.len().saturating_sub(1);
+    let index = membership.links().codec(peer).unwrap_or(coarsest);
+    let chosen = codecs.get(index).copied().unwrap_or(Codec::F32);
+    let is_coarse = chosen.bits_per_element() < SETTLING.bits_per_element();
+    if is_coarse && membership.settles_with(context, peer) { SETTLING } else { chosen }
 }
 
 /// Records how long an exchange with `peer` in `used` took, and chooses the codec of the link anew;

@@ -140,8 +140,9 @@ impl Initiator {
                     let failure = Failure::Stale { bound };
                     return self.give_up(context, near.membership, sequence, failure);
                 }
-                let coarse = codec.bits_per_element() <= wanted.bits_per_element();
-                if !context.config.codecs.contains(&codec) || !coarse {
+                let coarser = codec.bits_per_element() < wanted.bits_per_element()
+                    && context.config.codecs.contains(&codec);
+                if codec != wanted && !coarser {
                     self.give_up(context, near.membership, sequence, Failure::Lost);
                     return context.then(Step::Offence(from, Offence::Garbage));
                 }

@@ -46,7 +46,7 @@ impl Own {
             partner,
             entry,
             offered: Offered::now(context, membership.partition()),
-            codec: wanted(config, links, &partner),
+            codec: wanted(context, membership, &partner),
             state: OwnState::Proposed,
             began: now,
             round_trip: Duration::ZERO,

@@ -145,7 +145,7 @@ impl Responder {
         (proposal, crossed): (Proposal, bool),
     ) {
         let Proposal { from, exchange, fragment, terms } = proposal;
-        let codec = coarser(terms.codec, wanted(&context.config, near.membership.links(), &from));
+        let codec = coarser(terms.codec, wanted(context, near.membership, &from));
         let of = (from, fragment);
         let answered = Answered::accepted(context, near.membership, of, (terms, codec), crossed);
         context.leases.take(fragment, exchange);
