@@ -23,12 +23,14 @@ DEADLINE = 90.0
 #: default has no hash.
 OLD_PYTORCH = '''
 import dataclasses
+from importlib import metadata
 dataclass = dataclasses.dataclass
 def hashed(kind=None, /, **words):
     if kind is not None and kind.__name__ == "TensorProperties":
         words["unsafe_hash"] = True
     return dataclass(kind, **words)
-dataclasses.dataclass = hashed
+if metadata.version("torch").startswith("1."):
+    dataclasses.dataclass = hashed
 '''
 
 
