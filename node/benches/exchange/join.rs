@@ -8,7 +8,7 @@ use crate::swarm::{Peer, Swarm};
 use crate::trainer::Kind;
 
 /// Parameters of 1 MB, 100 MB and 1 GB, and how often each is joined.
-const STATES: [(usize, usize); 3] = [(250_000, 20), (25_000_000, 8), (250_000_000, 2)];
+const STATES: [(usize, usize); 3] = [(250_000, 10), (25_000_000, 8), (250_000_000, 2)];
 /// The same with donors that send at most so much, kB/s, and have no exchange open: the newcomer has
 /// that for itself.
 const BOUNDED: [(usize, usize); 3] = [(250_000, 2), (25_000_000, 2), (250_000_000, 1)];
@@ -23,6 +23,8 @@ const LOCAL_STEPS: f64 = 40.0;
 const COMMITS: f64 = 8.0;
 /// How long the steps of donors are counted before a newcomer comes.
 const SPAN: Duration = Duration::from_secs(4);
+/// How long they are counted from then on: as long as what donors save up lasts.
+const WINDOW: Duration = Duration::from_secs(10);
 
 pub(crate) fn run() {
     println!("join: two donors with steps of 10 ms, which commit every 40; medians (least, most)");
@@ -46,18 +48,25 @@ struct Joined {
     seconds: f64,
     /// Donors' steps per second meanwhile, by those before.
     ratio: f64,
+    /// The same over [`WINDOW`], or over the join where that is longer.
+    window: f64,
 }
 
 fn row(parameters: usize, times: usize, commits: f64, sets: &[&str]) {
     let joined: Vec<Joined> = (0..times).map(|_| join(parameters, commits, sets)).collect();
     let seconds: Vec<f64> = joined.iter().map(|joined| joined.seconds).collect();
-    let ratios: Vec<f64> = joined.iter().map(|joined| 100.0 * joined.ratio).collect();
+    let percent = |of: fn(&Joined) -> f64| {
+        let (keep, worst, best) = spread(&joined.iter().map(of).collect::<Vec<f64>>());
+        format!("{:.1} % ({:.1}, {:.1})", 100.0 * keep, 100.0 * worst, 100.0 * best)
+    };
     let (middle, least, most) = spread(&seconds);
     let megabytes = 4.0 * parameters as f64 / 1e6;
-    let (keep, worst, best) = spread(&ratios);
     println!(
-        "{megabytes:>6.0} MB  first step after {middle:.2} s ({least:.2}, {most:.2}), {:.0} MB/s in all; donors keep {keep:.1} % of their steps per second ({worst:.1}, {best:.1})",
+        "{megabytes:>6.0} MB  first step after {middle:.2} s ({least:.2}, {most:.2}), {:.0} MB/s in all; donors keep {} of their steps per second meanwhile, {} over {} s",
         megabytes / middle,
+        percent(|joined| joined.ratio),
+        percent(|joined| joined.window),
+        WINDOW.as_secs(),
     );
 }
 
@@ -70,9 +79,13 @@ fn join(parameters: usize, commits: f64, sets: &[&str]) -> Joined {
     let began = now();
     swarm.join(Kind::Joiner, parameters, &sets);
     let [_, done, old] = swarm.peers[2].averaged();
-    let during = rate(&mut swarm.peers[..2], Duration::ZERO);
+    let during = counts(&mut swarm.peers[..2]);
     assert!(old == 0.0, "{old} of the parameters were not taken over");
-    Joined { seconds: (done - began) / 1e9, ratio: during / before }
+    std::thread::sleep(WINDOW.saturating_sub(Duration::from_nanos((now() - began) as u64)));
+    let rest = counts(&mut swarm.peers[..2]);
+    let both = during.iter().zip(&rest).map(|(one, two)| (one.0 + two.0, one.1 + two.1));
+    let (seconds, window) = ((done - began) / 1e9, per_second(both) / before);
+    Joined { seconds, ratio: per_second(during) / before, window }
 }
 
 /// Waits until every donor has committed often enough.
@@ -86,14 +99,20 @@ fn wait_for_commits(swarm: &mut Swarm, commits: f64) {
     }
 }
 
-/// Steps of all donors per second since they were asked last: now, if there is a time to wait.
+/// Steps of all donors per second, for a while from now on.
 fn rate(donors: &mut [Peer], span: Duration) -> f64 {
-    if !span.is_zero() {
-        donors.iter_mut().for_each(|donor| _ = donor.count());
-        std::thread::sleep(span);
-    }
-    let counts = donors.iter_mut().map(|donor| donor.count());
-    counts.map(|(steps, seconds)| steps / seconds).sum()
+    counts(donors);
+    std::thread::sleep(span);
+    per_second(counts(donors))
+}
+
+/// Steps of each donor since it was asked last, and the seconds of them.
+fn counts(donors: &mut [Peer]) -> Vec<(f64, f64)> {
+    donors.iter_mut().map(Peer::count).collect()
+}
+
+fn per_second(counts: impl IntoIterator<Item = (f64, f64)>) -> f64 {
+    counts.into_iter().map(|(steps, seconds)| steps / seconds).sum()
 }
 
 /// One donor that computes, its training thread on a core of its own, all else on the other core;
