@@ -5,6 +5,7 @@ mod bootstrap;
 mod course;
 mod diagnosing;
 mod error;
+mod giving;
 mod groups;
 mod host;
 mod lifecycle;
@@ -67,7 +68,7 @@ enum Wake {
     Training(Option<Report>),
     /// A group has formed or failed, or those who were asked have answered.
     Group,
-    /// The core's deadline has come.
+    /// The host's deadline has come.
     Deadline,
     /// Time has passed.
     Tick,
@@ -107,7 +108,7 @@ pub(crate) struct Driver {
     without_bound: Option<String>,
     /// Why this peer is no member of the run any more.
     no_member: Option<String>,
-    /// Network events handled since the core's deadline came.
+    /// Network events handled since the host's deadline came.
     burst: u32,
 }
 
@@ -198,7 +199,7 @@ impl Driver {
             Wake::Training(None) => self.lifecycle.fail(DriveError::ThreadDied),
             // Looked at below, as after every wake.
             Wake::Group => {}
-            Wake::Deadline => self.host.feed(Input::Deadline),
+            Wake::Deadline => self.host.on_deadline(),
             Wake::Tick => self.on_tick(),
         }
         self.lifecycle.look_at_round(&mut self.host);

@@ -2,6 +2,7 @@
 //! talks to them through queues.
 
 mod divergence;
+mod giving;
 mod mailbox;
 mod meter;
 mod mixing;
@@ -9,6 +10,7 @@ mod plan;
 mod privacy;
 mod ring;
 mod standby;
+mod step_time;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -32,6 +34,7 @@ use crate::storage::kept_snapshots::Keeping;
 use crate::telemetry::traces::Tracer;
 pub(crate) use divergence::Divergence;
 pub(crate) use dnode_gossip::MICRO_STEPS;
+pub(crate) use giving::{Gift, Giving, Slowed};
 use mailbox::Mailbox;
 use meter::Meter;
 pub(crate) use meter::{Activity, Times};
@@ -201,6 +204,7 @@ pub(crate) struct TrainingThread {
     mailbox: Mailbox,
     /// Of the training thread, and of the mixing thread.
     meters: (Arc<Meter>, Arc<Meter>),
+    giving: Arc<Giving>,
     replica: SharedReplica,
     ring: Option<blocking::SyncSender<RingFrame>>,
     pub(crate) reports: mpsc::Receiver<Report>,
@@ -244,9 +248,10 @@ impl TrainingThread {
             tracer,
             snapshots: plan.snapshots.clone().map(Keeping::new),
         };
-        let meter = Arc::clone(&meters.0);
+        let giving = Giving::new();
+        let read = (Arc::clone(&meters.0), Arc::clone(&giving));
         let queues =
-            steps::Queues::new(from_driver, mailbox.clone(), meter, to_driver.clone(), ring_in);
+            steps::Queues::new(from_driver, mailbox.clone(), read, to_driver.clone(), ring_in);
         let cursor = steps::Cursor::new(at, clock, &plan);
         let averaging = steps::Averaging::new(plan.tail_average, averaged, (at, plan.steps));
         let to_driver = to_driver.downgrade();
@@ -262,6 +267,7 @@ impl TrainingThread {
             mixing,
             mailbox,
             meters,
+            giving,
             replica: shared_replica,
             ring,
             reports,
@@ -275,6 +281,11 @@ impl TrainingThread {
     /// What training and mixing have spent their time on up to now.
     pub(crate) fn read(&self, now: Instant) -> (Times, Times) {
         (self.meters.0.read(now), self.meters.1.read(now))
+    }
+
+    /// What giving snapshots costs the steps of training.
+    pub(crate) fn giving(&self) -> Arc<Giving> {
+        Arc::clone(&self.giving)
     }
 
     /// Queues a command; `false` when the thread has ended.

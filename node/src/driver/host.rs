@@ -3,13 +3,16 @@
 use std::time::Instant;
 
 use bytes::BytesMut;
-use dnode_gossip::{ContributionId, Event, Gossip, Input, Offence, Output, Standing, Trust, Work};
-use dnode_network::{NetworkEvent, NetworkHandle};
+use dnode_gossip::{
+    ContributionId, Event, Gossip, Input, Offence, Output, Reading, Standing, Trust, Work,
+};
+use dnode_network::{NetworkEvent, NetworkHandle, Written};
 use dnode_protocol::frame::{Leg, TensorHeader};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Fragments, Message, PeerId, Phase, Time};
 use dnode_trainer::Encoded;
 
 use super::auditing::Auditing;
+use super::giving::Snapshots;
 use super::telemetry::Telemetry;
 use super::tensors::{Arrival, Tensors};
 use crate::telemetry::traces::{ExchangeTraces, Tracer};
@@ -23,6 +26,7 @@ pub(super) struct Host {
     pub(super) telemetry: Telemetry,
     pub(super) audit: Auditing,
     tensors: Tensors,
+    snapshots: Snapshots,
     traces: ExchangeTraces,
     started: Instant,
     /// Whether the core lets this peer train.
@@ -50,6 +54,7 @@ impl Host {
         (fragments, tracer): (Fragments, Tracer),
         started: Instant,
     ) -> Self {
+        let snapshots = Snapshots::new(training.giving());
         Self {
             core,
             network,
@@ -57,6 +62,7 @@ impl Host {
             telemetry,
             audit,
             tensors: Tensors::new(fragments),
+            snapshots,
             traces: ExchangeTraces::new(tracer),
             started,
             core_allows: true,
@@ -75,9 +81,16 @@ impl Host {
         Time::ZERO + self.started.elapsed()
     }
 
-    /// When the core wants to be called again.
+    /// When the core wants to be called again, or a snapshot that was put off is looked at again.
     pub(super) fn deadline(&self) -> Instant {
-        self.started + self.core.poll_deadline().0.since(Time::ZERO)
+        let core = self.started + self.core.poll_deadline().0.since(Time::ZERO);
+        self.snapshots.again().map_or(core, |again| core.min(again))
+    }
+
+    /// That time has come.
+    pub(super) fn on_deadline(&mut self) {
+        self.read_snapshots();
+        self.feed(Input::Deadline);
     }
 
     /// All neighbours.
@@ -275,12 +288,19 @@ impl Host {
             }
             Output::Publish { origin, number } => self.tensors.publish(origin, number),
             Output::Drop { contribution } => self.tensors.drop_contribution(contribution),
+            Output::Work(work) if matches!(work, Work::Read { what: Reading::Snapshot, .. }) => {
+                self.snapshots.push(work);
+                self.read_snapshots();
+            }
             Output::Work(work) => self.work(work),
             Output::Pace(load) => self.training.pace(load),
             Output::RoundEvery(steps) => self.training.round_every(steps),
             Output::Peers(peers) => self.training.share_among(peers),
             Output::Lacking(contributions) => self.training.expect_at_most(contributions),
-            Output::Forget { exchange } => self.tensors.forget(exchange),
+            Output::Forget { exchange } => {
+                self.tensors.forget(exchange);
+                self.snapshots.forget(exchange);
+            }
             Output::CommitLimit(limit) => self.training.limit_commits(limit),
             Output::Training { allowed } => {
                 self.core_allows = allowed;
@@ -306,6 +326,17 @@ impl Host {
                 }
                 self.telemetry.gossip_event(&event);
             }
+        }
+    }
+
+    /// Has the snapshots read that may be given now.
+    fn read_snapshots(&mut self) {
+        while let Some(work) = self.snapshots.next(Instant::now()) {
+            self.work(work);
+        }
+        if let Some(detail) = self.snapshots.news() {
+            tracing::info!("{detail}");
+            self.telemetry.event("gives-slowly", &detail);
         }
     }
 
@@ -350,6 +381,10 @@ impl Host {
         let header =
             TensorHeader { exchange, leg, codec, fragment, clock, elements, offset: 0, count: 0 };
         let written = self.traces.sends(&header, numbers.bytes.len());
+        let written = match self.snapshots.sends(exchange) {
+            Some(gift) => Some(Written::after(written, move || drop(gift))),
+            None => written,
+        };
         let sent = self.network.send_tensor_then(to, header, numbers.bytes, written);
         if let Err(error) = sent {
             tracing::debug!(%error, "tensor not sent");

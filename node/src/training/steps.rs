@@ -85,7 +85,7 @@ impl Training {
         shared: SavingShared,
     ) -> Self {
         let watch = DivergenceWatch::new(replica.trainer_mut().chance(), plan.steps, plan.warmup);
-        let serving = Serving::new(replica.shown_from());
+        let serving = Serving::new(replica.shown_from(), queues.giving());
         Self {
             context: Context::new(replica, at, queues, &plan),
             commits: plan.commits,
@@ -301,7 +301,7 @@ impl Training {
         let seconds = began.elapsed().as_secs_f64();
         let Context { cursor, queues, pace, .. } = &mut self.context;
         pace.stepped(seconds);
-        self.serving.earn(seconds, pace.mean_step());
+        self.serving.earn(seconds, pace.mean_step(), pace.batch());
         let advance = cursor.stepped(report.samples);
         let step = cursor.position().step;
         let checkpoint = self.checkpoints.stepped(step, advance);

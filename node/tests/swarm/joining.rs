@@ -1,5 +1,7 @@
 //! Joining in mid-run and coming back, with donors, joiners and whole swarms that are killed.
 
+use std::time::Duration;
+
 use dnode_protocol::Clock;
 use serde_json::Value;
 
@@ -108,7 +110,7 @@ fn who_begins_a_commit_after_the_first_takes_over_its_model() {
 }
 
 /// A model of a megabyte, whose peers commit about once a second.
-const PARAMETERS: usize = 1 << 18;
+const PARAMETERS: usize = 32 * stuck::FRAGMENT;
 const SELDOM: [&str; 8] = [
     "--steps",
     "100000000",
@@ -153,6 +155,30 @@ fn a_joiner_that_is_killed_in_mid_transfer_pulls_the_rest_only() {
     let said = format!("has fragments that it had pulled before it died kept={before} of=32");
     assert!(joiner.log().contains(&said), "{said}");
     assert!(!folder.exists(), "nothing is kept of a model that is whole");
+}
+
+/// Its steps of 5 ms are too short for all of its weights to be shown before them, so each fragment is read when
+/// it is asked for. That takes as long as ten of them: more than a donor may lose, after the first few.
+#[test]
+fn a_joiner_gets_everything_from_a_donor_that_it_slows_down() {
+    let root = tempfile::tempdir().unwrap();
+    for name in ["donor", "joiner"] {
+        stuck::large(&root, name, PARAMETERS);
+        stuck::slow(&root, name, Duration::from_millis(5));
+    }
+    let run = ["--steps", "100000000", "--set", "gossip.local_steps=50"];
+    let run = flags(&[&run, &["--set", "gossip.balance=off", "--set", "gossip.fragments=32"]]);
+    let mut donor = stuck::start(&root, "donor", &run);
+    let address = donor.address();
+    donor.wait_line("commits", |line| line["clock"].as_u64() > Some(6));
+    stuck::costly(&root, "donor", Duration::from_millis(50));
+    let run = flags(&[&run, &["--bootstrap", &address]]);
+    let mut joiner = stuck::start(&root, "joiner", &run);
+    joiner.wait_event("catch-up-done");
+    let said = donor.wait_event("gives-slowly")["detail"].to_string();
+    assert!(said.contains("newcomers wait for snapshots"), "{said}");
+    let blamed = |line: &Value| is_event(line, "offence") || is_event(line, "left-out");
+    assert!(!joiner.metrics().iter().any(blamed), "{}", joiner.log());
 }
 
 /// The peer's checkpoints, oldest first, and their clocks; without those that it was killed while it

@@ -23,6 +23,10 @@ const FLAGS: &str = "DNODE_TEST_STUCK_PEER";
 const STUCK: &str = "stuck";
 /// While it has this file, each of its steps takes as many milliseconds as the file says.
 const SLOW: &str = "slow";
+/// While it has this file, each reading of a fragment of its weights takes as many milliseconds as the file says.
+const COSTLY: &str = "costly";
+/// Numbers of such a fragment. Reports read other numbers of them at once.
+pub(crate) const FRAGMENT: usize = 8192;
 /// Where it has this file, its model has as many parameters as the file says.
 const LARGE: &str = "large";
 /// Time of a step, so that the ranks write no metrics but their own.
@@ -30,6 +34,11 @@ const STEP: Duration = Duration::from_millis(2);
 /// Runs the program with its arguments in the variable.
 const SHELL: &str = "flags=$(printf '%s\\n' \"$@\"); export DNODE_TEST_STUCK_PEER=\"$flags\"; \
     exec \"$0\" --exact stuck::a_peer --nocapture";
+
+/// The number in a file of its folder, if it is there.
+fn number(file: &str) -> Option<u64> {
+    std::fs::read_to_string(file).ok().and_then(|text| text.parse().ok())
+}
 
 /// Moves its weights to one.
 struct Plain {
@@ -40,8 +49,7 @@ struct Plain {
 
 impl Plain {
     fn new() -> Self {
-        let large = std::fs::read_to_string(LARGE).ok().and_then(|text| text.parse().ok());
-        let parameters = large.unwrap_or(64);
+        let parameters = number(LARGE).map_or(64, |large| large as usize);
         let mut layout = ParameterLayout::new();
         layout.push("weights", &[parameters]).unwrap();
         Self { layout, weights: vec![0.0; parameters], gradient: vec![0.0; parameters] }
@@ -59,6 +67,9 @@ impl Trainer for Plain {
     }
 
     fn read(&self, range: Range<usize>, out: &mut [f32]) {
+        if let (FRAGMENT, Some(costly)) = (range.len(), number(COSTLY)) {
+            std::thread::sleep(Duration::from_millis(costly));
+        }
         out.copy_from_slice(&self.weights[range]);
     }
 
@@ -85,8 +96,7 @@ impl Trainer for Plain {
 
 impl GradientStep for Plain {
     fn gradient(&mut self, _: StepId) -> Result<StepReport, TrainError> {
-        let slow = std::fs::read_to_string(SLOW).ok().and_then(|text| text.parse().ok());
-        std::thread::sleep(slow.map_or(STEP, Duration::from_millis));
+        std::thread::sleep(number(SLOW).map_or(STEP, Duration::from_millis));
         while PathBuf::from(STUCK).exists() {
             std::thread::sleep(STEP);
         }
@@ -130,6 +140,11 @@ pub(crate) fn start(root: &TempDir, name: &str, flags: &[&str]) -> Peer {
 /// Has each of its steps take so long, whenever it starts.
 pub(crate) fn slow(root: &TempDir, name: &str, step: Duration) {
     tell(root, name, SLOW, &step.as_millis().to_string());
+}
+
+/// Has each reading of a fragment take so long.
+pub(crate) fn costly(root: &TempDir, name: &str, reading: Duration) {
+    tell(root, name, COSTLY, &reading.as_millis().to_string());
 }
 
 /// Has its model be so large.

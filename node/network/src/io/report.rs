@@ -37,6 +37,15 @@ impl Written {
         Self(Box::new(tell))
     }
 
+    /// Calls `first`, if there is one, and then `tell`, which must not block either.
+    #[must_use]
+    pub fn after(first: Option<Self>, tell: impl FnOnce() + Send + 'static) -> Self {
+        Self::new(move || {
+            first.into_iter().for_each(Self::tell);
+            tell();
+        })
+    }
+
     pub(crate) fn tell(self) {
         (self.0)();
     }

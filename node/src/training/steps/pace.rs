@@ -6,6 +6,7 @@ use dnode_trainer::Replica;
 
 use crate::training::StepPace;
 use crate::training::ring::RING_TIMEOUT;
+use crate::training::step_time::StepTime;
 
 /// How long a rank may be silent, beside the time of its steps, evaluations and checkpoints.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -17,48 +18,11 @@ pub(super) const STATE_BYTES: f64 = 20.0;
 /// writes.
 const WRITE_RATE: f64 = 200e6;
 
-/// Weight of the newest step in the mean, at most.
-const GAIN: f64 = 0.1;
-/// Shortest time that the mean is over, seconds. It is longer than the pauses of a process that is held
-/// to a share of a core (Linux: 0.1 s) or that waits for its turn. Such pauses fall on few of many
-/// short steps.
+/// Steps, and seconds, that the mean time of a step is over, whichever is longer. The time is longer than
+/// the pauses of a process that is held to a share of a core (Linux: 0.1 s) or that waits for its turn. Such
+/// pauses fall on few of many short steps.
+const STEPS: f64 = 10.0;
 const SPAN: f64 = 1.0;
-/// Number of steps, and time in seconds, from which on the mean is trusted. The first step warms up,
-/// and a process that is held to a share of a core runs freely at first.
-const KNOWN_STEPS: f64 = 2.5;
-const KNOWN_SECONDS: f64 = 0.25;
-
-/// Mean time of a local step, over the last ten steps or the last second, whichever is longer.
-#[derive(Clone, Copy, Debug, Default)]
-struct StepTime {
-    /// Time of the steps, seconds; older ones count less.
-    seconds: f64,
-    /// Number of the steps; older ones count less.
-    steps: f64,
-}
-
-impl StepTime {
-    fn add(&mut self, seconds: f64) {
-        let keep = 1.0 - GAIN.min(seconds / SPAN);
-        self.seconds = keep * self.seconds + seconds;
-        self.steps = keep * self.steps + 1.0;
-    }
-
-    /// Whether there are enough steps to tell others of.
-    fn is_known(&self) -> bool {
-        self.steps >= KNOWN_STEPS && self.seconds >= KNOWN_SECONDS
-    }
-
-    /// Seconds; 0 before the first step.
-    fn mean(&self) -> f64 {
-        if self.steps > 0.0 { self.seconds / self.steps } else { 0.0 }
-    }
-
-    /// Steps take `times` as long from now on.
-    fn scale(&mut self, times: f64) {
-        self.seconds *= times;
-    }
-}
 
 /// Times of the training thread.
 #[derive(Debug)]
@@ -78,7 +42,7 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn new(batch: u32) -> Self {
         Self {
-            step: StepTime::default(),
+            step: StepTime::over(STEPS, SPAN),
             batch,
             told: false,
             evaluation_seconds: 0.0,
@@ -183,20 +147,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_steps_are_averaged_over_ten() {
-        let mut time = StepTime::default();
-        assert!(time.mean() <= 0.0);
-        time.add(0.5);
-        assert!((time.mean() - 0.5).abs() < 1e-9);
-        (0..100).for_each(|_| time.add(2.0));
-        assert!((time.mean() - 2.0).abs() < 1e-3, "{time:?}");
-        time.add(4.0);
-        assert!((time.mean() - 2.2).abs() < 1e-3, "{time:?}");
-        time.scale(0.5);
-        assert!((time.mean() - 1.1).abs() < 1e-3, "{time:?}");
-    }
-
-    #[test]
     fn ranks_wait_for_slower_ones_and_for_their_checkpoints() {
         let mut pace = Pace::new(8);
         assert_eq!(pace.rack_patience(0), SILENCE_MAX);
@@ -221,17 +171,5 @@ mod tests {
         (0..3).for_each(|_| pace.stepped(0.2));
         assert_eq!(pace.first_known().map(|pace| pace.batch), Some(8));
         assert_eq!(pace.first_known(), None);
-    }
-
-    #[test]
-    fn pauses_among_short_steps_count_by_their_share() {
-        // 0.2 ms each, but held for 60 ms after every 40 ms: 0.5 ms in the mean.
-        let mut time = StepTime::default();
-        let steps = (0..20_000_u32).map(|step| if step % 200 == 199 { 0.060_2 } else { 0.000_2 });
-        for (done, seconds) in steps.enumerate() {
-            time.add(seconds);
-            let off = (time.mean() / 0.000_5 - 1.0).abs();
-            assert!(done < 8_000 || off < 0.06, "{done}: {time:?}");
-        }
     }
 }

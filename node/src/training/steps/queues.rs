@@ -8,16 +8,18 @@ use dnode_trainer::SharedReplica;
 use tokio::sync::mpsc;
 
 use super::end::End;
+use crate::training::giving::Giving;
 use crate::training::mailbox::{Mailbox, Permission};
 use crate::training::ring::RingFrame;
 use crate::training::{Activity, Command, Meter, RankGroup, Report};
 
-/// Commands that come in, reports that go out, and the meter that others read.
+/// Commands that come in, reports that go out, and what others read: the meter, and what giving costs.
 #[derive(Debug)]
 pub(in crate::training) struct Queues {
     commands: Receiver<Command>,
     mailbox: Mailbox,
     meter: Arc<Meter>,
+    giving: Arc<Giving>,
     reports: mpsc::Sender<Report>,
     ring: Receiver<RingFrame>,
 }
@@ -30,14 +32,14 @@ pub(super) struct RankWait {
 }
 
 impl Queues {
-    pub(in crate::training) const fn new(
+    pub(in crate::training) fn new(
         commands: Receiver<Command>,
         mailbox: Mailbox,
-        meter: Arc<Meter>,
+        (meter, giving): (Arc<Meter>, Arc<Giving>),
         reports: mpsc::Sender<Report>,
         ring: Receiver<RingFrame>,
     ) -> Self {
-        Self { commands, mailbox, meter, reports, ring }
+        Self { commands, mailbox, meter, giving, reports, ring }
     }
 
     /// The next command, if one waits.
@@ -115,6 +117,10 @@ impl Queues {
         &self.meter
     }
 
+    pub(super) fn giving(&self) -> Arc<Giving> {
+        Arc::clone(&self.giving)
+    }
+
     /// The thread does something else from now on.
     pub(super) fn enter(&self, activity: Activity) {
         self.meter.enter(activity, Instant::now());
@@ -150,7 +156,11 @@ mod tests {
         let mailbox = Mailbox::new(&commands);
         let (reports, ring) = (mpsc::channel(REPORTS_MAX).0, sync_channel(1).1);
         let meter = Arc::new(Meter::new(Instant::now()));
-        (Queues::new(from_driver, mailbox.clone(), meter, reports, ring), commands, mailbox)
+        (
+            Queues::new(from_driver, mailbox.clone(), (meter, Giving::new()), reports, ring),
+            commands,
+            mailbox,
+        )
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! How much of the training thread's time the mixing thread gets.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dnode_trainer::Replica;
+
+use crate::training::giving::Giving;
 
 /// Part of the time of steps that work for the mixing thread may take, so that training keeps nine
 /// tenths.
@@ -24,6 +27,9 @@ pub(super) struct Serving {
     shows: bool,
     /// Whether what is shown are the weights before the last step.
     is_behind: bool,
+    /// When the last step ended, unless training has waited since.
+    since: Option<Instant>,
+    giving: Arc<Giving>,
 }
 
 /// Time that this work may take for a step of `step` seconds, seconds.
@@ -33,15 +39,20 @@ const fn share(step: f64) -> f64 {
 
 impl Serving {
     /// Nothing is saved up, and nothing is shown. `shown_from`: as [`Replica::shown_from`].
-    pub(super) fn new(shown_from: Option<Duration>) -> Self {
+    pub(super) fn new(shown_from: Option<Duration>, giving: Arc<Giving>) -> Self {
         let shown_from = shown_from.map_or(f64::INFINITY, |step| step.as_secs_f64());
-        Self { shown_from, left: 0.0, shows: false, is_behind: false }
+        Self { shown_from, left: 0.0, shows: false, is_behind: false, since: None, giving }
     }
 
-    /// A step took `seconds`, and takes `mean` on average.
-    pub(super) const fn earn(&mut self, seconds: f64, mean: f64) {
+    /// A step of `batch` samples took `seconds`, and takes `mean` on average.
+    pub(super) fn earn(&mut self, seconds: f64, mean: f64, batch: u32) {
         self.left = (self.left + share(seconds)).min(STEPS * share(mean));
         self.is_behind = true;
+        // Commits and reports do some of this work as well, so all that comes between two steps counts.
+        let now = Instant::now();
+        let since = self.since.replace(now);
+        let seconds = since.map_or(seconds, |since| now.duration_since(since).as_secs_f64());
+        self.giving.stepped(now, seconds, batch);
     }
 
     /// Does the work that mixing has left for this thread, within the time budget. Where that is not used up
@@ -64,6 +75,8 @@ impl Serving {
 
     /// Training waits: does all that mixing has left for this thread, and brings up to date what is shown.
     pub(super) fn stand(&mut self, replica: &mut Replica) {
+        self.giving.stands();
+        self.since = None;
         replica.catch_up();
         if self.shows && std::mem::take(&mut self.is_behind) {
             replica.show_all();
@@ -77,12 +90,12 @@ mod tests {
 
     #[test]
     fn the_share_of_many_steps_is_saved_up_to_a_bound() {
-        let mut serving = Serving::new(None);
-        serving.earn(1.0, 1.0);
+        let mut serving = Serving::new(None, Giving::new());
+        serving.earn(1.0, 1.0, 1);
         assert!((serving.left - SHARE).abs() < 1e-9, "{serving:?}");
-        (0..100).for_each(|_| serving.earn(1.0, 1.0));
+        (0..100).for_each(|_| serving.earn(1.0, 1.0, 1));
         assert!((serving.left - STEPS * SHARE).abs() < 1e-9, "{serving:?}");
-        serving.earn(1e-6, 1e-6);
+        serving.earn(1e-6, 1e-6, 1);
         assert!((serving.left - STEPS * SECONDS_MIN).abs() < 1e-9, "{serving:?}");
     }
 }

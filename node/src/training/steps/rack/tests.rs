@@ -14,6 +14,7 @@ use dnode_trainer::{Mixer, OuterStep, Replica, ReplicaConfig, encode};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::training::giving::Giving;
 use crate::training::mailbox::Mailbox;
 use crate::training::steps::{Averaging, Cursor, Queues, SavingShared, Training};
 use crate::training::{Command, Meter, Plan, Position, REPORTS_MAX};
@@ -91,7 +92,8 @@ impl Rank {
         let mailbox = Mailbox::new(&commands);
         mailbox.change(|permission| permission.allowed = true);
         let meter = Arc::new(Meter::new(Instant::now()));
-        let queues = Queues::new(of_driver, mailbox, meter, to_driver, ring);
+        let read = (meter, Giving::new());
+        let queues = Queues::new(of_driver, mailbox, read, to_driver, ring);
         let shared = SavingShared::new(&mut replica, 0);
         // One rank was started with fewer steps: all end where the last one does.
         let plan = Plan { steps: STEPS - u64::from(rank == 1), ..plan() };
