@@ -134,14 +134,10 @@ impl Membership {
     /// Whether this peer and `peer` exchange whatever their clocks are: neither goes by them; or both have done
     /// their last step, and have mixed since they met, so that they did not train apart.
     pub(crate) fn meets_at_any_clock(&self, context: &Context, peer: &PeerId) -> bool {
-        let settled = self.settles_with(context, peer) && self.links.has_mixed(peer);
+        let settled = context.progress.is_finished()
+            && self.members.has_finished(peer)
+            && self.links.has_mixed(peer);
         settled || self.ignores_clock(context, peer)
-    }
-
-    /// Whether this peer and `peer` have both done their last step.
-    pub(crate) fn settles_with(&self, context: &Context, peer: &PeerId) -> bool {
-        let is_finished = |member: &Member| member.phase == Phase::Finished;
-        context.progress.is_finished() && self.members.get(peer).is_some_and(is_finished)
     }
 
     /// Whether one of the two doubts the other's clock, so that nobody takes over a replica, and without

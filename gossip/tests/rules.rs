@@ -208,11 +208,14 @@ fn who_has_done_its_last_step_exchanges_in_a_finer_code_with_another_that_has() 
     let config = Config { codecs: vec![Codec::Int4], ..Config::default() };
     let mut room = Room::new(ToyRule::Exchange, &config, 2, 1);
     let coded = |effect: &Effect| {
-        let Effect::Message { message, .. } = effect else { return None };
-        match message {
-            Message::Propose { terms, .. } | Message::Accept { terms, .. } => Some(terms.codec),
-            _ => None,
-        }
+        let Effect::Message {
+            message: Message::Propose { terms, .. } | Message::Accept { terms, .. },
+            ..
+        } = effect
+        else {
+            return None;
+        };
+        Some(terms.codec)
     };
     let round = |room: &mut Room| {
         room.input(0, Input::RoundDue);

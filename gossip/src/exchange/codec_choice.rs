@@ -46,7 +46,8 @@ pub(super) fn wanted(context: &Context, membership: &Membership, peer: &PeerId) 
     let index = membership.links().codec(peer).unwrap_or(coarsest);
     let chosen = codecs.get(index).copied().unwrap_or(Codec::F32);
     let is_coarse = chosen.bits_per_element() < SETTLING.bits_per_element();
-    if is_coarse && membership.settles_with(context, peer) { SETTLING } else { chosen }
+    let settles = context.progress.is_finished() && membership.members().has_finished(peer);
+    if is_coarse && settles { SETTLING } else { chosen }
 }
 
 /// Records how long an exchange with `peer` in `used` took, and chooses the codec of the link anew;

@@ -137,6 +137,11 @@ impl Members {
         self.map.get(peer)
     }
 
+    /// Whether `peer` has said that it has done its last step.
+    pub(crate) fn has_finished(&self, peer: &PeerId) -> bool {
+        self.get(peer).is_some_and(|member| member.phase == Phase::Finished)
+    }
+
     pub(super) fn get_mut(&mut self, peer: &PeerId) -> Option<&mut Member> {
         self.map.get_mut(peer)
     }

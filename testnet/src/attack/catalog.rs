@@ -72,6 +72,12 @@ impl Attack {
         self.blow != Blow::Protocol && !self.newcomer
     }
 
+    /// Whether it begins when the attackers have done their last step.
+    #[must_use]
+    pub const fn is_at_end(&self) -> bool {
+        self.at_end
+    }
+
     /// What is wrong with so many peers that attack in this way in a run of `steps` local steps.
     #[must_use]
     pub const fn by(&self, peers: u32, steps: u64) -> Misbehaviour {

@@ -6,7 +6,7 @@ use super::catalog::{Attack, Blow};
 use crate::experiment::Experiment;
 use crate::file::ReadError;
 use crate::learn::reference::{Aggregator, mean, run as aggregate};
-use crate::learn::{LearnError, Misbehaviour, Outcome, SimulatedCase, run as train};
+use crate::learn::{LearnError, Misbehaviour, Outcome, Quality, SimulatedCase, run as train};
 use crate::report::table::Table;
 
 /// What is attacked, a small classifier on digits: `testnet/experiments/guard-digits.toml`.
@@ -176,13 +176,9 @@ pub fn run(plan: &AttackPlan, mut done: impl FnMut(&Row)) -> Result<Vec<Row>, Le
                 let honest: Vec<u32> =
                     (0..swarm.peers).filter(|peer| !by.is_of(*peer, swarm.peers)).collect();
                 let row = Row {
-                    attack: attack.name,
-                    strength: attack.strength,
-                    blow: attack.blow,
-                    swarm: *swarm,
                     rule: rule.clone(),
                     skew: *skew,
-                    ..measured(&honest, swarm.peers, without, &beside)
+                    ..measured((attack, *swarm), &honest, without, &beside)
                 };
                 done(&row);
                 rows.push(row);
@@ -193,21 +189,26 @@ pub fn run(plan: &AttackPlan, mut done: impl FnMut(&Row)) -> Result<Vec<Row>, Le
 }
 
 /// The numbers of a row: of the honest peers without the attackers, and beside them.
-fn measured(honest: &[u32], peers: u32, without: &[Outcome], beside: &[Outcome]) -> Row {
+fn measured(
+    (attack, swarm): (&Attack, Swarm),
+    honest: &[u32],
+    without: &[Outcome],
+    beside: &[Outcome],
+) -> Row {
     let of = |values: &[f64]| -> Vec<f64> {
         // Who is absent has no replica.
         let all = values.len() == honest.len();
         let chosen = |peer: &u32| values.get(*peer as usize).copied();
         if all { values.to_vec() } else { honest.iter().filter_map(chosen).collect() }
     };
-    let losses = |outcome: &Outcome| mean(&of(&outcome.last.peers));
-    let accuracies = |outcome: &Outcome| mean(&of(&outcome.last.accuracy));
+    let losses = |outcome: &Outcome| mean(&of(&end(attack, outcome).peers));
+    let accuracies = |outcome: &Outcome| mean(&of(&end(attack, outcome).accuracy));
     let over = |outcomes: &[Outcome], f: &dyn Fn(&Outcome) -> f64| {
         mean(&outcomes.iter().map(f).collect::<Vec<_>>())
     };
-    let worst = beside.iter().flat_map(|outcome| of(&outcome.last.accuracy));
+    let worst = beside.iter().flat_map(|outcome| of(&end(attack, outcome).accuracy));
     let seconds = |outcome: &Outcome| outcome.seconds;
-    let pairs = honest.len() * (peers as usize - honest.len()) * beside.len();
+    let pairs = honest.len() * swarm.attackers as usize * beside.len();
     let named: Vec<Vec<f64>> = beside.iter().map(|outcome| named(honest, outcome)).collect();
     let half = |times: &Vec<f64>| times.get(times.len().saturating_sub(1) / 2).copied();
     let mut halves: Vec<f64> = named.iter().filter_map(half).collect();
@@ -217,10 +218,10 @@ fn measured(honest: &[u32], peers: u32, without: &[Outcome], beside: &[Outcome])
         outcome.guarded.iter().filter(|it| both(&it.by, &it.about) && it.trust != "Trusted").count()
     };
     Row {
-        attack: "",
-        strength: None,
-        blow: Blow::Blatant,
-        swarm: Swarm { peers, attackers: peers - honest.len() as u32 },
+        attack: attack.name,
+        strength: attack.strength,
+        blow: attack.blow,
+        swarm,
         rule: String::new(),
         skew: None,
         accuracy_without: over(without, &accuracies),
@@ -232,6 +233,12 @@ fn measured(honest: &[u32], peers: u32, without: &[Outcome], beside: &[Outcome])
         wronged: beside.iter().map(wronged).sum(),
         time_times: over(beside, &seconds) / over(without, &seconds),
     }
+}
+
+/// What peers are measured by: as they are after the last exchanges, where the attack is in these.
+fn end<'a>(attack: &Attack, outcome: &'a Outcome) -> &'a Quality {
+    let settled = outcome.settled.as_ref().filter(|_| attack.is_at_end());
+    settled.unwrap_or(&outcome.last)
 }
 
 /// When each honest peer first left each of the others out, ascending.

@@ -133,9 +133,9 @@ async fn visit(listen: &str) {
     });
     visited.await.expect("ten pings in time");
     let info = info.unwrap();
-    assert_eq!(info.protocol_version, "/dnode/id/11");
+    assert_eq!(info.protocol_version, "/dnode/id/12");
     let offers = |name: &str| info.protocols.iter().any(|p| p.as_ref() == name);
-    for name in ["/dnode/kad/11", "/dnode/control/11", "/dnode/bulk/11"] {
+    for name in ["/dnode/kad/12", "/dnode/control/12", "/dnode/bulk/12"] {
         assert!(offers(name), "{name} is not among {:?}", info.protocols);
     }
     assert!(node.handle.peers().is_empty());
