@@ -66,10 +66,10 @@ impl Attack {
         Self { strength: Some(strength), factor: strength, ..self }
     }
 
-    /// Whether it is by the weights that are shown in exchanges, so that any way to average may meet it.
+    /// Whether it is by the weights that are shown in exchanges while all train, so that any way to average may meet it.
     #[must_use]
     pub fn is_by_weights(&self) -> bool {
-        self.blow != Blow::Protocol && !self.newcomer
+        self.blow != Blow::Protocol && !self.newcomer && !self.at_end
     }
 
     /// Whether it begins when the attackers have done their last step.
