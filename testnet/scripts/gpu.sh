@@ -247,7 +247,7 @@ part_python() {
     fi
     for model in "${loops[@]}"; do
         PYTHONPATH=$package try python3 "$root/node/python/benches/step.py" --peers 4 --model "$model" \
-            --device "$device" --seconds 8
+            --device "$device" --seconds 8 --turns 1
     done
 }
 

@@ -2,8 +2,8 @@
 
     python node/python/benches/step.py --peers 4 --model gpt --seconds 60
 
-starts the peers on this machine, each with one thread of PyTorch. All train without a swarm, then joined,
-then without again, each time for so many seconds and together. Prints a line of JSON a peer and one of all.
+starts the peers on this machine, each with one thread of PyTorch. All train without a swarm and joined by turns,
+each time for so many seconds and together. Prints a line of JSON a peer and one of all.
 `--set section.key=value` is a setting of the swarm. Needs the package `dnode` to be importable.
 """
 
@@ -24,8 +24,8 @@ import torch
 
 #: Longest wait of a peer for the others between two phases, seconds.
 MEETS_WITHIN_S = 300.0
-#: Steps that are not counted at the start of a phase.
-WARM = 3
+#: Seconds that are not counted at the start of a phase: how often peers mix has to settle.
+WARM_S = 6.0
 
 
 def arguments() -> argparse.Namespace:
@@ -34,6 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=list(models.MODELS), default="cnn")
     parser.add_argument("--device", default="cpu", help="where the model is, for example cuda:0, shared by all peers")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--turns", type=int, default=3, help="times that it joins")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -64,7 +65,8 @@ def wait_for_device() -> None:
 
 def phase(seconds: float, step: Callable[[], None]) -> "dict[str, float]":
     """Milliseconds of a step in the mean and the median, and of processor time, while all train."""
-    for _ in range(WARM):
+    until = time.perf_counter() + WARM_S
+    while time.perf_counter() < until:
         step()
     wait_for_device()
     took: "list[float]" = []
@@ -81,6 +83,7 @@ def phase(seconds: float, step: Callable[[], None]) -> "dict[str, float]":
 
 def worker(given: argparse.Namespace) -> None:
     model, optimizer, batch = models.make(given.model, given.device)
+    samples = len(batch()[0])
     parameters = sum(it.numel() for it in model.parameters())
     inside: "list[float]" = []
     swarm: Optional[dnode.Swarm] = None
@@ -89,30 +92,38 @@ def worker(given: argparse.Namespace) -> None:
         loss = models.train(model, optimizer, batch)
         if swarm is not None:
             at = time.perf_counter()
-            swarm.step(loss=loss, samples=len(batch()[0]))
+            swarm.step(loss=loss, samples=samples)
             inside.append(time.perf_counter() - at)
 
-    found: "list[dict[str, float]]" = []
-    meet("bare")
-    found.append(phase(given.seconds, step))
-    memory = [resident_mb()]
-    meet("join")
+    bare: "list[dict[str, float]]" = []
+    joined: "list[dict[str, float]]" = []
     settings = dict(text.split("=", 1) for text in given.set)
-    swarm = dnode.join(model, optimizer, run="bench", steps=10**9, config=settings, verbose=False)
-    meet("joined")
-    inside.clear()
-    found.append(phase(given.seconds, step))
-    memory.append(resident_mb())
-    stats = swarm.stats
-    meet("leave")
-    outcome = swarm.leave()
-    swarm = None
-    meet("again")
-    found.append(phase(given.seconds, step))
+    folder = Path(os.environ["DNODE_LAUNCH_FOLDER"])
+    meet("bare-0")
+    bare.append(phase(given.seconds, step))
+    memory = [resident_mb()]
+    for turn in range(given.turns):
+        meet(f"join-{turn}")
+        # Peers of a launch find each other by what lies in its folder, once.
+        os.environ["DNODE_LAUNCH_FOLDER"] = str(folder / f"turn-{turn}")
+        Path(os.environ["DNODE_LAUNCH_FOLDER"]).mkdir(exist_ok=True)
+        swarm = dnode.join(model, optimizer, run="bench", steps=10**9, config=settings, verbose=False)
+        os.environ["DNODE_LAUNCH_FOLDER"] = str(folder)
+        meet(f"joined-{turn}")
+        inside.clear()
+        joined.append(phase(given.seconds, step))
+        memory.append(resident_mb())
+        stats = swarm.stats
+        meet(f"leave-{turn}")
+        outcome = swarm.leave()
+        swarm = None
+        meet(f"bare-{turn + 1}")
+        bare.append(phase(given.seconds, step))
     meet("end")
     line: "dict[str, Any]" = {
         "parameters": parameters,
-        "ms": found,
+        "bare_ms": bare,
+        "joined_ms": joined,
         "in_swarm_step_us": {
             "median": statistics.median(inside) * 1e6,
             "mean": statistics.fmean(inside) * 1e6,
@@ -131,26 +142,34 @@ def main() -> None:
     given = arguments()
     if given.worker:
         return worker(given)
-    words = ["--worker", "--model", given.model, "--device", given.device, "--seconds", str(given.seconds)]
+    words = ["--worker", "--model", given.model, "--device", given.device]
+    words += ["--seconds", str(given.seconds), "--turns", str(given.turns)]
     words += [word for text in given.set for word in ("--set", text)]
     folder = dnode.launch(given.peers, __file__, words)
     lines = [json.loads(it.read_text()) for it in sorted(folder.glob("result-*"))]
     for line in lines:
         print(json.dumps(line))
 
-    def rate(index: int, key: str) -> float:
+    def rate(kind: str, index: int, key: str) -> float:
         """Milliseconds a step of all peers: harmonic, as those of their common rate."""
-        return len(lines) / sum(1 / line["ms"][index][key] for line in lines)
+        return len(lines) / sum(1 / line[kind][index][key] for line in lines)
 
-    bare = {key: (rate(0, key) + rate(2, key)) / 2 for key in ("mean", "cpu")}
+    def ratios(key: str) -> "list[float]":
+        """Of each turn: a step while joined over one of before and after."""
+        bare = [rate("bare_ms", index, key) for index in range(given.turns + 1)]
+        return [
+            rate("joined_ms", turn, key) / statistics.fmean(bare[turn : turn + 2]) for turn in range(given.turns)
+        ]
+
     print(
         json.dumps({
             "model": given.model,
             "peers": given.peers,
-            "bare_ms": [rate(0, "mean"), rate(2, "mean")],
-            "joined_ms": rate(1, "mean"),
-            "step_ratio": rate(1, "mean") / bare["mean"],
-            "cpu_ratio": rate(1, "cpu") / bare["cpu"],
+            "bare_ms": [rate("bare_ms", index, "mean") for index in range(given.turns + 1)],
+            "joined_ms": [rate("joined_ms", turn, "mean") for turn in range(given.turns)],
+            "step_ratios": ratios("mean"),
+            "step_ratio": statistics.median(ratios("mean")),
+            "cpu_ratio": statistics.median(ratios("cpu")),
             "bytes_per_parameter": statistics.median(it["bytes_per_parameter"] for it in lines),
         })
     )
