@@ -25,6 +25,7 @@ use dnode_trainer::checkpoint::Saved;
 
 use copied::Copies;
 pub(super) use findings::Findings;
+use interval::IntervalNews;
 pub use invitation::ADDRESS_FILE;
 pub(crate) use invitation::{Invitation, write_addresses};
 use staleness::Counts;
@@ -66,8 +67,7 @@ pub(crate) struct Telemetry {
     met: bool,
     /// The last evaluation, and when one was last in the log.
     evaluated: Option<(LastEvaluation, Instant)>,
-    /// When an interval was last in the log.
-    interval_told: Option<Instant>,
+    interval: IntervalNews,
     /// The newest checkpoint's parameters.
     parameters: Option<PathBuf>,
     invitation: Invitation,
@@ -107,7 +107,7 @@ impl Telemetry {
             reason: "steps done",
             met: false,
             evaluated: None,
-            interval_told: None,
+            interval: IntervalNews::default(),
             parameters: None,
             invitation,
             viewing,
@@ -146,6 +146,7 @@ impl Telemetry {
     /// Shows progress and writes what is buffered.
     pub(crate) fn tick(&mut self, core: &Gossip, network: &NetworkHandle) {
         let now = Instant::now();
+        self.tell_interval(now);
         let bytes = network.bytes();
         let total = bytes.received + bytes.sent;
         let elapsed = now.duration_since(self.bytes_seen.0);

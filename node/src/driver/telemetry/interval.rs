@@ -10,18 +10,41 @@ use super::Telemetry;
 /// it changes many times a second.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
+/// The interval that is to be told, and when one was.
+#[derive(Debug, Default)]
+pub(super) struct IntervalNews {
+    untold: Option<(u64, String)>,
+    told: Option<Instant>,
+}
+
+impl IntervalNews {
+    /// The newest interval that is not told yet, if it may be told now.
+    fn take(&mut self, now: Instant) -> Option<(u64, String)> {
+        if self.told.is_some_and(|told| now.saturating_duration_since(told) < TOLD_EVERY) {
+            return None;
+        }
+        let news = self.untold.take()?;
+        self.told = Some(now);
+        Some(news)
+    }
+}
+
 impl Telemetry {
     /// The core has chosen another interval between rounds; more steps may be `wanted` than a commit
     /// has.
     pub(super) fn interval(&mut self, steps: u64, wanted: u64, cause: IntervalCause) {
         let text = sentence(steps, wanted, cause);
-        let now = Instant::now();
-        if self.interval_told.is_some_and(|told| now.duration_since(told) < TOLD_EVERY) {
-            return tracing::debug!(steps, "{text}");
+        tracing::debug!(steps, "{text}");
+        self.interval.untold = Some((steps, text));
+        self.tell_interval(Instant::now());
+    }
+
+    /// Tells the newest interval, if it may be told now.
+    pub(super) fn tell_interval(&mut self, now: Instant) {
+        if let Some((steps, text)) = self.interval.take(now) {
+            tracing::info!(steps, "{text}");
+            self.event("interval", &text);
         }
-        self.interval_told = Some(now);
-        tracing::info!(steps, "{text}");
-        self.event("interval", &text);
     }
 }
 
@@ -53,6 +76,20 @@ fn sentence(steps: u64, wanted: u64, cause: IntervalCause) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_interval_is_told_in_time() {
+        let (mut news, begun) = (IntervalNews::default(), Instant::now());
+        assert_eq!(news.take(begun), None);
+        for steps in 1..=3 {
+            news.untold = Some((steps, steps.to_string()));
+            let told = news.take(begun);
+            assert_eq!(told.map(|it| it.0), (steps == 1).then_some(1), "{steps}");
+        }
+        assert_eq!(news.take(begun + TOLD_EVERY / 2), None);
+        assert_eq!(news.take(begun + TOLD_EVERY), Some((3, "3".to_owned())));
+        assert_eq!(news.take(begun + TOLD_EVERY * 2), None, "it was told");
+    }
 
     #[test]
     fn the_sentence_says_how_often_and_why_and_what_to_do_when_that_is_too_often() {
