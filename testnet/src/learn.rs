@@ -18,7 +18,7 @@ mod table;
 mod tail;
 
 pub use case::{LearnError, MixingName, SimulatedCase, SimulatedVariant};
-pub use gaps::gaps;
+pub use gaps::{frontier, gaps};
 pub use misbehaviour::{Misbehaviour, Wrong};
 pub use outcome::{Outcome, Point, Quality};
 pub use table::table;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dnode_testnet::experiment::Experiment;
 use dnode_testnet::file::ReadError;
-use dnode_testnet::learn::{Outcome, SimulatedCase, gaps, run, table};
+use dnode_testnet::learn::{Outcome, SimulatedCase, frontier, gaps, run, table};
 use dnode_testnet::scenario::Scenario;
 use dnode_testnet::scenario::link::LinkModel;
 
@@ -205,24 +205,47 @@ fn every_experiment_file_is_legal() {
 }
 
 /// Two lengths, two seeds: the plot has a line for each rule but the reference's, and refuses what it cannot tell apart.
+/// Two seeds of the reference, and of `pairwise-int4` with a gap and half of the bytes.
+fn apart(case: &SimulatedCase, gap: f64) -> Vec<Outcome> {
+    let of = |seed: u64, name: &str, loss: f64, bytes: u64| {
+        let mut outcome = Outcome { variant: name.to_owned(), seed, ..Outcome::default() };
+        (outcome.parameters, outcome.last.mean_model) = (100, loss);
+        outcome.tensor_bytes = vec![bytes; 4];
+        outcome
+    };
+    let both = |seed: u64| {
+        let loss = 2.0 + gap * seed as f64;
+        [of(seed, &case.reference, 2.0, 1000), of(seed, "pairwise-int4", loss, 500)]
+    };
+    [1, 2].into_iter().flat_map(both).collect()
+}
+
+#[test]
+fn gaps_are_shown_over_bytes_for_each_number_of_peers() {
+    let mut few = case(TINY);
+    few.variants.retain(|it| ["all-reduce", "pairwise-int4"].contains(&it.name.as_str()));
+    let mut many = few.clone();
+    many.peers = 2 * few.peers;
+    let all = [(few.clone(), apart(&few, 0.02)), (many.clone(), apart(&many, 0.01))];
+    let plots = frontier(&all).unwrap();
+    assert_eq!(plots.iter().map(|it| it.0).collect::<Vec<_>>(), [few.peers, many.peers]);
+    for (peers, svg) in plots {
+        assert!(svg.contains(&format!("over bytes, {peers} peers")), "{svg}");
+        assert!(svg.contains(&format!("pairwise, {} steps", few.steps)), "{svg}");
+        assert!(!svg.contains("all-reduce"), "the reference has no line");
+    }
+    assert_eq!(frontier(&[]).unwrap(), []);
+    let none = frontier(&[(few, Vec::new())]).unwrap_err().to_string();
+    assert!(none.contains("no point"), "{none}");
+}
+
 #[test]
 fn gaps_are_shown_over_the_lengths_of_the_runs() {
-    let outcomes = |case: &SimulatedCase, gap: f64| -> Vec<Outcome> {
-        let of = |seed: u64, name: &str, loss: f64| {
-            let mut outcome = Outcome { variant: name.to_owned(), seed, ..Outcome::default() };
-            (outcome.parameters, outcome.last.mean_model) = (100, loss);
-            outcome
-        };
-        let both = |seed: u64| {
-            [of(seed, &case.reference, 2.0), of(seed, "pairwise-int4", 2.0 + gap * seed as f64)]
-        };
-        [1, 2].into_iter().flat_map(both).collect()
-    };
     let mut short = case(TINY);
     short.variants.retain(|it| ["all-reduce", "pairwise-int4"].contains(&it.name.as_str()));
     let mut long = short.clone();
     long.steps *= 10;
-    let all = [(short.clone(), outcomes(&short, 0.02)), (long.clone(), outcomes(&long, 0.01))];
+    let all = [(short.clone(), apart(&short, 0.02)), (long.clone(), apart(&long, 0.01))];
     let own = &all[0].1;
     assert!((own[1].gap_to(&own[0]) - 1.0).abs() < 1e-9, "one per cent");
     let svg = gaps(&all).unwrap();
@@ -231,7 +254,7 @@ fn gaps_are_shown_over_the_lengths_of_the_runs() {
     let one_length = gaps(&all[..1]).unwrap();
     assert!(one_length.contains("over the size of the model"), "{one_length}");
     let two = case(TINY);
-    let error = gaps(&[(two.clone(), outcomes(&two, 0.1))]).unwrap_err().to_string();
+    let error = gaps(&[(two.clone(), apart(&two, 0.1))]).unwrap_err().to_string();
     assert!(error.contains("two variants of"), "{error}");
     let none = gaps(&[(short, Vec::new())]).unwrap_err().to_string();
     assert!(none.contains("no point"), "{none}");

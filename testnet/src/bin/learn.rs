@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use dnode_testnet::experiment::Experiment;
 use dnode_testnet::learn::{
-    LearnError, Outcome, SimulatedCase, SimulatedVariant, gaps, run, table,
+    LearnError, Outcome, SimulatedCase, SimulatedVariant, frontier, gaps, run, table,
 };
 use dnode_testnet::scenario::Scenario;
 
@@ -43,6 +43,9 @@ struct Arguments {
     /// Plot the gap of each rule over the lengths of the runs, or over the sizes of the models, as SVG.
     #[arg(long, value_name = "FILE")]
     gaps: Option<PathBuf>,
+    /// Plot the gaps over bytes as SVG, as frontier-4.svg for four peers in this folder and so on.
+    #[arg(long, value_name = "FOLDER")]
+    frontier: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -80,6 +83,12 @@ fn learn(arguments: &Arguments) -> Result<(), LearnError> {
     }
     if let Some(path) = &arguments.gaps {
         fs::write(path, gaps(&all)?).map_err(|reason| file("write", path, reason))?;
+    }
+    if let Some(folder) = &arguments.frontier {
+        for (peers, plot) in frontier(&all)? {
+            let path = folder.join(format!("frontier-{peers}.svg"));
+            fs::write(&path, plot).map_err(|reason| file("write", &path, reason))?;
+        }
     }
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! The gap to the reference over the cases of an experiment, as a plot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::{MixingName, SimulatedCase};
 use super::outcome::Outcome;
+use super::table::sent;
 use crate::report::plot::{Chart, Legend, PlotError, Series, render};
 use crate::report::stats::MeanSd;
 
@@ -32,13 +33,7 @@ pub fn gaps(cases: &[(SimulatedCase, Vec<Outcome>)]) -> Result<String, PlotError
                 return Err(PlotError::new(&title, what));
             }
             rules.push(variant.rule);
-            let gap = |own: &Outcome| {
-                let is_reference =
-                    |it: &&Outcome| it.variant == case.reference && it.seed == own.seed;
-                outcomes.iter().find(is_reference).map(|reference| own.gap_to(reference))
-            };
-            let own = outcomes.iter().filter(|it| it.variant == variant.name);
-            let Some(gap) = MeanSd::of(own.filter_map(gap)) else {
+            let Some(gap) = MeanSd::of(pairs(case, outcomes, &variant.name).map(gap)) else {
                 continue;
             };
             let place = match by_length {
@@ -56,6 +51,57 @@ pub fn gaps(cases: &[(SimulatedCase, Vec<Outcome>)]) -> Result<String, PlotError
         .map(|(color, (name, line))| series(color, name, line))
         .collect();
     render(&chart)
+}
+
+/// The gap of every variant to the reference over its bytes, a plot for each number of peers and a line for each rule
+/// in each length of the run: what is farther to the right and lower is better. As in [`gaps`], means and a band. SVG.
+///
+/// # Errors
+/// [`PlotError`] if nothing can be compared, or if the drawing library fails.
+pub fn frontier(cases: &[(SimulatedCase, Vec<Outcome>)]) -> Result<Vec<(u32, String)>, PlotError> {
+    let peers: BTreeSet<u32> = cases.iter().map(|(case, _)| case.peers).collect();
+    let plot = |peers: u32| {
+        let mut lines: BTreeMap<(&str, u64), Vec<(f64, MeanSd)>> = BTreeMap::new();
+        for (case, outcomes) in cases.iter().filter(|(case, _)| case.peers == peers) {
+            for variant in case.variants.iter().filter(|it| it.name != case.reference) {
+                let of_seeds = || pairs(case, outcomes, &variant.name);
+                let fewer = of_seeds().map(|(own, reference)| sent(reference) / sent(own));
+                if let (Some(fewer), Some(gap)) =
+                    (MeanSd::of(fewer), MeanSd::of(of_seeds().map(gap)))
+                {
+                    let line = lines.entry((variant.rule.name(), case.steps)).or_default();
+                    line.push((fewer.mean, gap));
+                }
+            }
+        }
+        let title = format!("Loss above synchronous training over bytes, {peers} peers");
+        let label = "times fewer bytes than averaging in every step (logarithmic)";
+        let mut chart = Chart::new(&title, label, "above the reference, %", Legend::Top);
+        chart.log_x = true;
+        let named =
+            |(color, ((rule, steps), line))| series(color, &format!("{rule}, {steps} steps"), line);
+        chart.series = lines.into_iter().enumerate().map(named).collect();
+        Ok((peers, render(&chart)?))
+    };
+    peers.into_iter().map(plot).collect()
+}
+
+/// The outcomes of a variant, each with that of the reference with the same seed.
+fn pairs<'a>(
+    case: &'a SimulatedCase,
+    outcomes: &'a [Outcome],
+    variant: &'a str,
+) -> impl Iterator<Item = (&'a Outcome, &'a Outcome)> {
+    let reference = |own: &Outcome| {
+        let seed = own.seed;
+        outcomes.iter().find(|it| it.variant == case.reference && it.seed == seed)
+    };
+    let own = outcomes.iter().filter(move |it| it.variant == variant);
+    own.filter_map(move |own| Some((own, reference(own)?)))
+}
+
+fn gap((own, reference): (&Outcome, &Outcome)) -> f64 {
+    own.gap_to(reference)
 }
 
 fn series(color: usize, name: &str, mut line: Vec<(f64, MeanSd)>) -> Series {

@@ -106,7 +106,7 @@ fn time_to(percent: f64, pairs: &[Pair<'_>]) -> String {
 }
 
 /// Mean bytes that a peer sent, of both kinds, at least one.
-fn sent(outcome: &Outcome) -> f64 {
+pub(super) fn sent(outcome: &Outcome) -> f64 {
     (1e6 * (megabytes(&outcome.tensor_bytes) + megabytes(&outcome.control_bytes))).max(1.0)
 }
 
