@@ -46,6 +46,8 @@ const UNLIKE_SPEED_MAX: f64 = 4.0;
 /// Where mixes are frequent: difference, multiple of the others' usual one, beyond which the radius
 /// shrinks by as much as the difference is longer. So one that runs away ends with no pull at all.
 const FAR: f64 = 6.0;
+/// The same of rare mixes, once this peer has done its last step: nobody is judged any more.
+const FAR_SETTLING: f64 = 2.0;
 /// Where mixes are frequent: what the usual difference, and with it the radius, may grow by in a commit.
 /// With two witnesses of which one attacks, what is usual would grow with the attack.
 const GROWTH: f64 = 1.1;
@@ -168,8 +170,12 @@ impl Guard {
         let speed = longer_by_speed(met);
         let known = usual.map(|usual| self.bar.whole * usual * speed);
         let radius = known.filter(|it| it.is_finite()).unwrap_or_else(|| self.first_radius(met));
-        let far = usual.filter(|_| self.bar.frequent);
-        let far = far.map_or(f64::INFINITY, |usual| FAR * usual * speed);
+        let times = match (self.bar.frequent, met.settles) {
+            (true, _) => FAR,
+            (false, true) => FAR_SETTLING,
+            (false, false) => f64::INFINITY,
+        };
+        let far = usual.map_or(f64::INFINITY, |usual| times * usual * speed);
         let weights = match (record, usual) {
             (None, _) => WEIGHTS_MAX,
             (Some(_), usual) => {

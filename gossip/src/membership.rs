@@ -134,9 +134,7 @@ impl Membership {
     /// Whether this peer and `peer` exchange whatever their clocks are: neither goes by them; or both have done
     /// their last step, and have mixed since they met, so that they did not train apart.
     pub(crate) fn meets_at_any_clock(&self, context: &Context, peer: &PeerId) -> bool {
-        let settled = context.progress.is_finished()
-            && self.members.has_finished(peer)
-            && self.links.has_mixed(peer);
+        let settled = self.members.both_finished(context, peer) && self.links.has_mixed(peer);
         settled || self.ignores_clock(context, peer)
     }
 

@@ -46,8 +46,7 @@ pub(super) fn wanted(context: &Context, membership: &Membership, peer: &PeerId) 
     let index = membership.links().codec(peer).unwrap_or(coarsest);
     let chosen = codecs.get(index).copied().unwrap_or(Codec::F32);
     let is_coarse = chosen.bits_per_element() < SETTLING.bits_per_element();
-    let settles = context.progress.is_finished() && membership.members().has_finished(peer);
-    if is_coarse && settles { SETTLING } else { chosen }
+    if is_coarse && membership.members().both_finished(context, peer) { SETTLING } else { chosen }
 }
 
 /// Records how long an exchange with `peer` in `used` took, and chooses the codec of the link anew;

@@ -49,7 +49,8 @@ pub(crate) fn meeting(
     let (unlike_speed, speed_known) = (ratio.unwrap_or(1.0), ratio.is_some());
     let own = context.progress.clock();
     let lag = lag.min(lag_max(&context.config));
-    Met { peer, fragment, clock: own, theirs, lag, round, unlike_speed, speed_known }
+    let settles = context.progress.is_finished();
+    Met { peer, fragment, clock: own, theirs, lag, round, unlike_speed, speed_known, settles }
 }
 
 /// How many times as long as the median neighbour's, as they say, the own step must take for this peer to be

@@ -14,7 +14,8 @@ use crate::testing::peer;
 fn met(index: u32, round: u64) -> Met {
     let (peer, fragment, clock) = (peer(index), FragmentId(0), Clock(round));
     let (theirs, lag, unlike_speed, speed_known) = (clock, 0, 1.0, true);
-    Met { peer, fragment, clock, theirs, lag, round, unlike_speed, speed_known }
+    let settles = false;
+    Met { peer, fragment, clock, theirs, lag, round, unlike_speed, speed_known, settles }
 }
 
 const fn seen(difference: f64) -> Evidence {
@@ -429,6 +430,19 @@ fn where_mixes_are_frequent_who_is_new_or_was_away_is_far_by_right() {
     assert!((terms(&guard, 4, 21).radius - START_RADIUS).abs() < 1e-9, "all begin alike");
     let rare = terms(&grown(&Config::default()), 1, 1);
     assert!(rare.far.is_infinite(), "{rare:?}");
+}
+
+#[test]
+fn where_mixes_are_rare_who_is_far_moves_less_after_the_last_step() {
+    let mut guard = grown(&Config::default());
+    for round in 1..=20 {
+        for index in 1..=3 {
+            guard.note(met(index, round), seen(0.1));
+        }
+    }
+    let far = |settles| guard.tolerance(&Met { settles, ..met(1, 21) }).far;
+    assert!(far(false).is_infinite());
+    assert!((far(true) - FAR_SETTLING * 0.1).abs() < 1e-9, "{}", far(true));
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(crate) struct Met {
     pub(crate) unlike_speed: f64,
     /// Whether it has said how fast it is; else the ratio is 1.
     pub(crate) speed_known: bool,
+    /// Whether this peer has done its last step.
+    pub(crate) settles: bool,
 }
 
 impl Met {

@@ -7,6 +7,7 @@ use dnode_protocol::limits::INFORMATION_MAX;
 use dnode_protocol::{Clock, Heartbeat, PeerId, Phase, Stripe};
 
 use crate::Trust;
+use crate::context::Context;
 
 /// Most neighbours; every information vector has room for them and the peer itself.
 pub const VIEW_MAX: usize = INFORMATION_MAX - 4;
@@ -137,9 +138,10 @@ impl Members {
         self.map.get(peer)
     }
 
-    /// Whether `peer` has said that it has done its last step.
-    pub(crate) fn has_finished(&self, peer: &PeerId) -> bool {
-        self.get(peer).is_some_and(|member| member.phase == Phase::Finished)
+    /// Whether this peer has done its last step, and `peer` has said that it has, too.
+    pub(crate) fn both_finished(&self, context: &Context, peer: &PeerId) -> bool {
+        let theirs = self.get(peer).is_some_and(|member| member.phase == Phase::Finished);
+        theirs && context.progress.is_finished()
     }
 
     pub(super) fn get_mut(&mut self, peer: &PeerId) -> Option<&mut Member> {

@@ -18,7 +18,18 @@ fn grown() -> Guard {
 fn met(index: u32, clock: u64, round: u64) -> super::super::Met {
     let (peer, fragment, clock) = (peer(index), FragmentId(0), Clock(clock));
     let (theirs, lag, unlike_speed, speed_known) = (clock, 0, 1.0, true);
-    super::super::Met { peer, fragment, clock, theirs, lag, round, unlike_speed, speed_known }
+    let settles = false;
+    super::super::Met {
+        peer,
+        fragment,
+        clock,
+        theirs,
+        lag,
+        round,
+        unlike_speed,
+        speed_known,
+        settles,
+    }
 }
 
 /// Whether a difference is refused.
