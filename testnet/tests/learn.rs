@@ -204,7 +204,6 @@ fn every_experiment_file_is_legal() {
     assert!(variants.len() >= 4, "{variants:?}");
 }
 
-/// Two lengths, two seeds: the plot has a line for each rule but the reference's, and refuses what it cannot tell apart.
 /// Two seeds of the reference, and of `pairwise-int4` with a gap and half of the bytes.
 fn apart(case: &SimulatedCase, gap: f64) -> Vec<Outcome> {
     let of = |seed: u64, name: &str, loss: f64, bytes: u64| {
@@ -239,6 +238,7 @@ fn gaps_are_shown_over_bytes_for_each_number_of_peers() {
     assert!(none.contains("no point"), "{none}");
 }
 
+/// Two lengths, two seeds: the plot has a line for each rule but the reference's, and refuses what it cannot tell apart.
 #[test]
 fn gaps_are_shown_over_the_lengths_of_the_runs() {
     let mut short = case(TINY);
