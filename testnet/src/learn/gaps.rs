@@ -76,7 +76,7 @@ pub fn frontier(cases: &[(SimulatedCase, Vec<Outcome>)]) -> Result<Vec<(u32, Str
         }
         let title = format!("Loss above synchronous training over bytes, {peers} peers");
         let label = "times fewer bytes than averaging in every step (logarithmic)";
-        let mut chart = Chart::new(&title, label, "above the reference, %", Legend::Top);
+        let mut chart = Chart::new(&title, label, "above the reference, %", Legend::Beside);
         chart.log_x = true;
         let named =
             |(color, ((rule, steps), line))| series(color, &format!("{rule}, {steps} steps"), line);
