@@ -214,7 +214,11 @@ fn apart(case: &SimulatedCase, gap: f64) -> Vec<Outcome> {
     };
     let both = |seed: u64| {
         let loss = 2.0 + gap * seed as f64;
-        [of(seed, &case.reference, 2.0, 1000), of(seed, "pairwise-int4", loss, 500)]
+        [
+            of(seed, &case.reference, 2.0, 1000),
+            of(seed, "pairwise-int4", loss, 500),
+            of(seed, "pairwise-moments-int4", loss, 700),
+        ]
     };
     [1, 2].into_iter().flat_map(both).collect()
 }
@@ -222,7 +226,9 @@ fn apart(case: &SimulatedCase, gap: f64) -> Vec<Outcome> {
 #[test]
 fn gaps_are_shown_over_bytes_for_each_number_of_peers() {
     let mut few = case(TINY);
-    few.variants.retain(|it| ["all-reduce", "pairwise-int4"].contains(&it.name.as_str()));
+    few.variants.retain(|it| {
+        ["all-reduce", "pairwise-int4", "pairwise-moments-int4"].contains(&it.name.as_str())
+    });
     let mut many = few.clone();
     many.peers = 2 * few.peers;
     let all = [(few.clone(), apart(&few, 0.02)), (many.clone(), apart(&many, 0.01))];
@@ -234,6 +240,9 @@ fn gaps_are_shown_over_bytes_for_each_number_of_peers() {
         assert!(!svg.contains("all-reduce"), "the reference has no line");
     }
     assert_eq!(frontier(&[]).unwrap(), []);
+    few.variants.pop();
+    let one = frontier(&[(few.clone(), apart(&few, 0.02))]).unwrap_err().to_string();
+    assert!(one.contains("no point"), "one point is no line: {one}");
     let none = frontier(&[(few, Vec::new())]).unwrap_err().to_string();
     assert!(none.contains("no point"), "{none}");
 }

@@ -80,7 +80,9 @@ pub fn frontier(cases: &[(SimulatedCase, Vec<Outcome>)]) -> Result<Vec<(u32, Str
         chart.log_x = true;
         let named =
             |(color, ((rule, steps), line))| series(color, &format!("{rule}, {steps} steps"), line);
-        chart.series = lines.into_iter().enumerate().map(named).collect();
+        // One point is no line, and would be in the legend alone.
+        let lines = lines.into_iter().filter(|(_, line)| line.len() > 1);
+        chart.series = lines.enumerate().map(named).collect();
         Ok((peers, render(&chart)?))
     };
     peers.into_iter().map(plot).collect()
