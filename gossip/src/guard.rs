@@ -170,12 +170,9 @@ impl Guard {
         let speed = longer_by_speed(met);
         let known = usual.map(|usual| self.bar.whole * usual * speed);
         let radius = known.filter(|it| it.is_finite()).unwrap_or_else(|| self.first_radius(met));
-        let times = match (self.bar.frequent, met.settles) {
-            (true, _) => FAR,
-            (false, true) => FAR_SETTLING,
-            (false, false) => f64::INFINITY,
-        };
-        let far = usual.map_or(f64::INFINITY, |usual| times * usual * speed);
+        let times = if self.bar.frequent { Some(FAR) } else { met.settles.then_some(FAR_SETTLING) };
+        let far = usual.zip(times);
+        let far = far.map_or(f64::INFINITY, |(usual, times)| times * usual * speed);
         let weights = match (record, usual) {
             (None, _) => WEIGHTS_MAX,
             (Some(_), usual) => {

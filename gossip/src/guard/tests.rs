@@ -436,13 +436,12 @@ fn where_mixes_are_frequent_who_is_new_or_was_away_is_far_by_right() {
 #[test]
 fn where_mixes_are_rare_who_is_far_moves_less_after_the_last_step() {
     let mut guard = grown(&Config::default());
-    for round in 1..=20 {
-        for index in 1..=3 {
-            guard.note(met(index, round), seen(0.1));
-        }
-    }
+    rounds(&mut guard, 1, 20, [0.1; 3]);
     let far = |settles| guard.tolerance(&Met { settles, ..met(1, 21) }).far;
     assert!(far(false).is_infinite());
+    let mut equal = grown(&Config::default());
+    rounds(&mut equal, 1, 20, [0.0; 3]);
+    assert!(equal.tolerance(&met(1, 21)).far.is_infinite(), "nothing lies between them");
     assert!((far(true) - FAR_SETTLING * 0.1).abs() < 1e-9, "{}", far(true));
 }
 
