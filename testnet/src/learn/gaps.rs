@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::{MixingName, SimulatedCase};
 use super::outcome::Outcome;
-use super::table::sent;
+use super::table::{pairs, sent};
 use crate::report::plot::{Chart, Legend, PlotError, Series, render};
 use crate::report::stats::MeanSd;
 
@@ -33,7 +33,7 @@ pub fn gaps(cases: &[(SimulatedCase, Vec<Outcome>)]) -> Result<String, PlotError
                 return Err(PlotError::new(&title, what));
             }
             rules.push(variant.rule);
-            let Some(gap) = MeanSd::of(pairs(case, outcomes, &variant.name).map(gap)) else {
+            let Some(gap) = MeanSd::of(compared(case, outcomes, &variant.name).map(gap)) else {
                 continue;
             };
             let place = match by_length {
@@ -64,7 +64,7 @@ pub fn frontier(cases: &[(SimulatedCase, Vec<Outcome>)]) -> Result<Vec<(u32, Str
         let mut lines: BTreeMap<(&str, u64), Vec<(f64, MeanSd)>> = BTreeMap::new();
         for (case, outcomes) in cases.iter().filter(|(case, _)| case.peers == peers) {
             for variant in case.variants.iter().filter(|it| it.name != case.reference) {
-                let of_seeds = || pairs(case, outcomes, &variant.name);
+                let of_seeds = || compared(case, outcomes, &variant.name);
                 let fewer = of_seeds().map(|(own, reference)| sent(reference) / sent(own));
                 if let (Some(fewer), Some(gap)) =
                     (MeanSd::of(fewer), MeanSd::of(of_seeds().map(gap)))
@@ -88,18 +88,13 @@ pub fn frontier(cases: &[(SimulatedCase, Vec<Outcome>)]) -> Result<Vec<(u32, Str
     peers.into_iter().map(plot).collect()
 }
 
-/// The outcomes of a variant, each with that of the reference with the same seed.
-fn pairs<'a>(
+/// The outcomes of a variant that can be compared, each with that of the reference with the same seed.
+fn compared<'a>(
     case: &'a SimulatedCase,
     outcomes: &'a [Outcome],
     variant: &'a str,
 ) -> impl Iterator<Item = (&'a Outcome, &'a Outcome)> {
-    let reference = |own: &Outcome| {
-        let seed = own.seed;
-        outcomes.iter().find(|it| it.variant == case.reference && it.seed == seed)
-    };
-    let own = outcomes.iter().filter(move |it| it.variant == variant);
-    own.filter_map(move |own| Some((own, reference(own)?)))
+    pairs(case, outcomes, variant).filter_map(|(own, reference)| Some((own, reference?)))
 }
 
 fn gap((own, reference): (&Outcome, &Outcome)) -> f64 {

@@ -56,12 +56,7 @@ pub fn table(case: &SimulatedCase, outcomes: &[Outcome]) -> String {
     let first = ["variant", "seeds"].map(str::to_owned);
     let mut table = Table::with_header(first.into_iter().chain(heads).collect());
     for variant in &case.variants {
-        let of = |name: &str, seed: u64| {
-            outcomes.iter().find(|outcome| outcome.variant == name && outcome.seed == seed)
-        };
-        let own = outcomes.iter().filter(|outcome| outcome.variant == variant.name);
-        let pairs: Vec<Pair<'_>> =
-            own.map(|outcome| (outcome, of(&case.reference, outcome.seed))).collect();
+        let pairs: Vec<Pair<'_>> = pairs(case, outcomes, &variant.name).collect();
         if !pairs.is_empty() {
             table.row(row(case, &variant.name, &columns, &pairs));
         }
@@ -71,6 +66,19 @@ pub fn table(case: &SimulatedCase, outcomes: &[Outcome]) -> String {
 
 /// An outcome, and that of the reference with the same seed.
 type Pair<'a> = (&'a Outcome, Option<&'a Outcome>);
+
+/// The outcomes of a variant, each with that of the reference with the same seed, if it is there.
+pub(super) fn pairs<'a>(
+    case: &'a SimulatedCase,
+    outcomes: &'a [Outcome],
+    variant: &'a str,
+) -> impl Iterator<Item = Pair<'a>> {
+    let of = |name: &str, seed: u64| {
+        outcomes.iter().find(|outcome| outcome.variant == name && outcome.seed == seed)
+    };
+    let own = outcomes.iter().filter(move |outcome| outcome.variant == variant);
+    own.map(move |outcome| (outcome, of(&case.reference, outcome.seed)))
+}
 
 fn row(case: &SimulatedCase, name: &str, columns: &[Column], pairs: &[Pair<'_>]) -> Vec<String> {
     let numbers = columns.iter().map(|(_, digits, value)| {
