@@ -34,9 +34,11 @@ impl Telemetry {
     /// has.
     pub(super) fn interval(&mut self, steps: u64, wanted: u64, cause: IntervalCause) {
         let text = sentence(steps, wanted, cause);
-        tracing::debug!(steps, "{text}");
         self.interval.untold = Some((steps, text));
         self.tell_interval(Instant::now());
+        if let Some((steps, text)) = &self.interval.untold {
+            tracing::debug!(steps, "{text}");
+        }
     }
 
     /// Tells the newest interval, if it may be told now.
