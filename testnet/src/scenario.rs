@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dnode_gossip::{Bounds, Config, Interval, Pace};
+use dnode_protocol::FragmentId;
 use serde::Deserialize;
 
 use self::fault::{Fault, FaultRates, Scripted};
@@ -106,6 +107,9 @@ pub struct GossipSettings {
     /// Whether intervals between rounds follow the links.
     #[serde(skip)]
     pub interval: Interval,
+    /// Whether the later half of the fragments holds moments of an optimizer.
+    #[serde(skip)]
+    pub moments: bool,
     /// How often silent neighbours are spoken to.
     #[serde(with = "duration")]
     pub heartbeat: Duration,
@@ -131,6 +135,7 @@ impl Default for GossipSettings {
             gate_timeout: Duration::from_secs(10),
             pace: config.pace,
             interval: config.interval,
+            moments: false,
             heartbeat: config.heartbeat,
             journal_window: config.journal_window,
             back_off_max: config.back_off_max,
@@ -235,6 +240,7 @@ impl Scenario {
         let defaults = Config::default();
         // Rare words are no silence.
         let suspect_min = defaults.suspect_min.max(2 * settings.heartbeat);
+        let first_of_moments = settings.moments.then_some(FragmentId(self.fragments / 2));
         let config = Config {
             bounds: Bounds {
                 progress_gap: settings.progress_gap,
@@ -244,6 +250,7 @@ impl Scenario {
             gate_timeout: Some(settings.gate_timeout).filter(|gate| !gate.is_zero()),
             pace: settings.pace,
             interval: settings.interval,
+            first_of_moments,
             heartbeat: settings.heartbeat,
             suspect_min,
             journal_window: settings.journal_window,

@@ -19,6 +19,8 @@ const SETTLE: (Duration, u32) = (Duration::from_secs(60), 20);
 const NEWS: u32 = 3;
 /// Share of the schedules whose rule is delta-set; one of them takes as long as ten others.
 const DELTA_SET: f64 = 0.03;
+/// Share of the schedules with exchanges of two fragments and more in which half of them are moments.
+const MOMENTS: f64 = 0.3;
 
 impl Scenario {
     /// A short random schedule: any number of peers from 2 to 12 under any mix of faults.
@@ -51,6 +53,8 @@ impl Scenario {
         scenario.draw_split(&mut rng);
         if rng.random_bool(DELTA_SET) {
             scenario.be_delta_set(&mut rng);
+        } else if scenario.fragments > 1 {
+            scenario.gossip.moments = rng.random_bool(MOMENTS);
         }
         scenario.lengthen_rounds();
         scenario
@@ -101,7 +105,8 @@ impl Scenario {
             // From a hundredth of a whole exchange of 32 bits a step to all of it.
             let bytes = (parameters as f64 * 4.0 * rng.random_range(0.01..1.0)) as u64;
             let bytes_per_step = rng.random_bool(0.5).then_some(bytes);
-            let budget = Budget { link_share: 0.5, bytes_per_step, parameters, moments: false };
+            let moments = scenario.gossip.moments;
+            let budget = Budget { link_share: 0.5, bytes_per_step, parameters, moments };
             scenario.gossip.interval = Interval::Follow(budget);
         }
         scenario.gossip.gate_timeout = Duration::ZERO;
@@ -112,6 +117,7 @@ impl Scenario {
     /// a third of the schedules all of them die at one time.
     fn be_delta_set(&mut self, rng: &mut ChaCha8Rng) {
         self.rule.kind = MixingRule::DeltaSet;
+        self.gossip.moments = false;
         self.faults.resume = [0.0, 0.5, 1.0][rng.random_range(0..3)];
         if !rng.random_bool(1.0 / 3.0) {
             return;
@@ -215,6 +221,7 @@ fn random_gossip(rng: &mut ChaCha8Rng) -> GossipSettings {
         back_off_max: Duration::from_secs(8),
         pace: Pace::default(),
         interval: Config::default().interval,
+        moments: false,
         heartbeat: Duration::from_millis([500, 1000, 2000][rng.random_range(0..3)]),
         own_max: OPEN_MAX[rng.random_range(0..OPEN_MAX.len())],
         answered_max: OPEN_MAX[rng.random_range(0..OPEN_MAX.len())],
@@ -292,6 +299,7 @@ mod tests {
             ("drop", share(|s| s.rule.policy == Policy::Drop)),
             ("block", share(|s| s.rule.policy == Policy::Block)),
             ("codes", share(|s| s.rule.codecs.len() > 1)),
+            ("moments", share(|s| s.gossip.moments)),
             ("samples", share(|s| s.rule.weighting == Weighting::Samples)),
             ("loss", share(|s| s.link.loss > 0.0)),
         ] {
