@@ -121,20 +121,20 @@ impl Pace {
 
     /// How long a rank of a rack may be silent, with a model of so many parameters.
     pub(super) fn rack_patience(&self, parameters: usize) -> Duration {
-        // As in steps, a rank may be as many times slower.
-        let pauses = SLOWER_MAX * self.evaluation_seconds + self.saves(parameters);
-        longer(SILENCE_MAX, SLOWER_MAX * self.step.mean() + pauses)
+        longer(SILENCE_MAX, SLOWER_MAX * self.step.mean() + self.pauses(parameters))
     }
 
     /// How long a peer of a synchronous run may be silent while it does so many local steps.
     pub(super) fn synchronous_patience(&self, steps: u64, parameters: usize) -> Duration {
         let work = SLOWER_MAX * self.step.mean() * steps as f64;
-        longer(RING_TIMEOUT, work + self.saves(parameters))
+        longer(RING_TIMEOUT, work + self.pauses(parameters))
     }
 
-    /// How long another peer may be silent because it writes a checkpoint, seconds.
-    fn saves(&self, parameters: usize) -> f64 {
-        (parameters as f64 * STATE_BYTES / WRITE_RATE).max(2.0 * self.write_seconds)
+    /// How long another peer may be silent because it evaluates and writes a checkpoint, seconds.
+    fn pauses(&self, parameters: usize) -> f64 {
+        let saves = (parameters as f64 * STATE_BYTES / WRITE_RATE).max(2.0 * self.write_seconds);
+        // As in steps, it may be as many times slower.
+        SLOWER_MAX * self.evaluation_seconds + saves
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
         let rack = seconds(pace.rack_patience(0), SILENCE_MAX);
         let ring = seconds(pace.synchronous_patience(3, 0), RING_TIMEOUT);
         assert!((rack - (5.0 + 20.0 + 2.0)).abs() < 1e-6, "{rack}");
-        assert!((ring - (15.0 + 2.0)).abs() < 1e-6, "{ring}");
+        assert!((ring - (15.0 + 20.0 + 2.0)).abs() < 1e-6, "{ring}");
         // 20 bytes of state for each of 100 M parameters, at 200 MB/s.
         let large = seconds(pace.rack_patience(100_000_000), SILENCE_MAX);
         assert!((large - (5.0 + 20.0 + 10.0)).abs() < 1e-6, "{large}");
