@@ -29,6 +29,25 @@ pub(crate) fn ip(address: &Multiaddr) -> Option<IpAddr> {
     }
 }
 
+/// The first bytes of an address: what one owner usually has. 24 bits of IPv4, 48 of IPv6.
+pub type Subnet = (bool, [u8; 6]);
+
+/// The network of an address.
+#[must_use]
+pub fn subnet(ip: IpAddr) -> Subnet {
+    let mut bytes = [0; 6];
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            bytes[..3].copy_from_slice(&ip.octets()[..3]);
+            (true, bytes)
+        }
+        IpAddr::V6(ip) => {
+            bytes.copy_from_slice(&ip.octets()[..6]);
+            (false, bytes)
+        }
+    }
+}
+
 /// Whether `address` reaches a socket of this machine only.
 #[must_use]
 pub fn is_loopback(address: &Multiaddr) -> bool {

@@ -50,7 +50,7 @@ use nat::traversal::Traversal;
 use service::{Inputs, Service};
 use sessions::Sessions;
 
-pub use address::is_loopback;
+pub use address::{Subnet, is_loopback, subnet};
 pub use admission::{INVITATION, InvitationUse, role_of};
 pub use config::{NatConfig, NetworkConfig, NetworkError, RelayMode, default_listen, peer_id};
 pub use copies::IDENTITY;

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use dnode_protocol::PeerId;
 use tokio::time::{Duration, Instant};
 
-use crate::swarm::subnets::{Subnet, network};
+use crate::address::Subnet;
+use crate::swarm::subnets::network;
 
 /// How long a peer keeps its place whatever it does: enough to take over a small model and to mix once.
 /// Longer transfers keep the place as well ([`Slots::served`]).

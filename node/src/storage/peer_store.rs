@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use dnode_network::Multiaddr;
 use dnode_network::limits::ADDRESSES_PER_PEER_MAX;
+use dnode_network::{Multiaddr, Subnet, subnet};
 use dnode_protocol::PeerId;
 
 use crate::storage::data_dir::{read, write_atomic};
@@ -130,10 +130,10 @@ impl PeerStore {
     /// and of these the one that was heard of first.
     fn least(&self) -> Option<PeerId> {
         let others = || self.peers.iter().filter(|(_, met)| !met.worked);
-        let mut networks: BTreeMap<String, usize> = BTreeMap::new();
-        others().for_each(|(_, met)| *networks.entry(network(met)).or_default() += 1);
+        let mut places: BTreeMap<Place<'_>, usize> = BTreeMap::new();
+        others().for_each(|(_, met)| *places.entry(Place::of(met)).or_default() += 1);
         let key = |(_, met): &(&PeerId, &Met)| {
-            (networks.get(&network(met)).copied(), std::cmp::Reverse(met.word))
+            (places.get(&Place::of(met)).copied(), std::cmp::Reverse(met.word))
         };
         others().max_by_key(key).map(|(peer, _)| *peer)
     }
@@ -163,16 +163,22 @@ impl PeerStore {
     }
 }
 
-/// The network of a peer: 24 bits of IPv4, or 48 of IPv6, of where it was seen; for one of an earlier start, of
-/// the first address that it told. Another kind of address is a network of its own.
-fn network(met: &Met) -> String {
-    let first = met.addresses.first().map_or("", String::as_str);
-    let told = |mark: &str| first.strip_prefix(mark)?.split('/').next()?.parse().ok();
-    let ip = met.at.or_else(|| told("/ip4/")).or_else(|| told("/ip6/"));
-    match ip.map(|ip| ip.to_canonical()) {
-        Some(IpAddr::V4(ip)) => format!("{:?}", &ip.octets()[..3]),
-        Some(IpAddr::V6(ip)) => format!("{:x?}", &ip.segments()[..3]),
-        None => first.to_owned(),
+/// Where a peer is.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Place<'a> {
+    /// In this network.
+    Subnet(Subnet),
+    /// At an address of another kind, which is a network of its own.
+    Other(&'a str),
+}
+
+impl<'a> Place<'a> {
+    /// Where it was seen; of a peer of an earlier start, the first address that it told.
+    fn of(met: &'a Met) -> Self {
+        let first = met.addresses.first().map_or("", String::as_str);
+        let told = |mark: &str| first.strip_prefix(mark)?.split('/').next()?.parse().ok();
+        let ip = met.at.or_else(|| told("/ip4/")).or_else(|| told("/ip6/"));
+        ip.map_or(Self::Other(first), |ip| Self::Subnet(subnet(ip)))
     }
 }
 

@@ -15,9 +15,9 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::dialer::back_off;
-use crate::address::ip;
+use crate::address::{Subnet, ip};
 use crate::limits::{ADDRESSES_PER_PEER_MAX, KNOWN_PEERS_MAX, POSTPONED, REDIAL_ATTEMPTS_MAX};
-use crate::swarm::subnets::{Subnet, network};
+use crate::swarm::subnets::network;
 
 /// Most peers of each table.
 const TABLE_MAX: usize = KNOWN_PEERS_MAX / 2;

@@ -15,11 +15,8 @@ use libp2p::swarm::{
 };
 use libp2p::{Multiaddr, PeerId};
 
-use crate::address::ip;
+use crate::address::{Subnet, ip, subnet};
 use crate::limits::PENDING_PER_SUBNET_MAX;
-
-/// The first bytes of an address: what one owner usually has. 24 bits of IPv4, 48 of IPv6.
-pub(crate) type Subnet = (bool, [u8; 6]);
 
 /// Too many connections from one network are being established.
 #[derive(Debug, thiserror::Error)]
@@ -31,21 +28,6 @@ struct Crowded;
 pub(crate) struct Behaviour {
     /// As many as libp2p's own limit lets begin.
     pending: BTreeMap<ConnectionId, Subnet>,
-}
-
-/// The network of an address.
-fn subnet(ip: IpAddr) -> Subnet {
-    let mut bytes = [0; 6];
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => {
-            bytes[..3].copy_from_slice(&ip.octets()[..3]);
-            (true, bytes)
-        }
-        IpAddr::V6(ip) => {
-            bytes.copy_from_slice(&ip.octets()[..6]);
-            (false, bytes)
-        }
-    }
 }
 
 /// The network of an owner who is not near. None inside a machine or a private network: there it says nothing of
