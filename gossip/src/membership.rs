@@ -299,7 +299,8 @@ impl Membership {
         let known = member.clock.map_or(clock, |known| known.max(clock));
         member.had_begun |= first && known > Clock(0);
         member.clock = Some(known);
-        let counts_again = waits && own.ahead_of(known) <= gap && !lacks;
+        let demoted = before == Standing::Lagging && self.history.is_demoted(&from, own);
+        let counts_again = waits && own.ahead_of(known) <= gap && !lacks && !demoted;
         if counts_again {
             member.standing = Standing::Active;
         }
@@ -327,8 +328,9 @@ impl Membership {
         }
     }
 
-    /// The commit waits for `peer` no longer.
-    pub(crate) fn demote(&mut self, peer: &PeerId) {
+    /// The commit at the own clock `own` waits for `peer` no longer.
+    pub(crate) fn demote(&mut self, peer: &PeerId, own: Clock) {
+        self.history.demoted(*peer, own);
         self.members.set_standing(peer, Standing::Lagging);
     }
 

@@ -275,7 +275,7 @@ impl Staleness {
         while let (limit, Some((bound, peer))) = self.commit_limit(context, membership, delta_set)
             && limit <= context.progress.clock()
         {
-            membership.demote(&peer);
+            membership.demote(&peer, context.progress.clock());
             context.event(Event::Demoted { peer, bound });
         }
     }

@@ -203,6 +203,9 @@ fn what_a_fragment_contains_is_not_forgotten_when_a_demoted_peer_returns() {
     let demoted = |p: &Pair| p.events.contains(&(0, lost.clone()));
     assert!(pair.run_until(LONG, demoted));
     pair.input(0, Input::Received { from: peer(1), message: heartbeat(1) });
+    assert!(!pair.events.contains(&(0, Event::Restored(peer(1)))), "two commits go on without it");
+    assert!(pair.hosts[0].commit(0.0, pair.now) && pair.hosts[0].commit(0.0, pair.now));
+    pair.input(0, Input::Received { from: peer(1), message: heartbeat(1) });
     assert!(pair.events.contains(&(0, Event::Restored(peer(1)))));
     assert!(contained(&pair) >= Some(Clock(2)), "{:?}", contained(&pair));
 }

@@ -196,6 +196,30 @@ fn a_lone_leader_moves_nobody_and_holds_up_nobody() {
     assert!(!events(&mut host).iter().any(moved));
 }
 
+#[test]
+fn who_names_a_clock_that_holds_up_commits_holds_up_ever_fewer() {
+    let mut host = host_among(&[0, 0]);
+    let (gap, mut now) = (Config::default().bounds.progress_gap, Time::ZERO);
+    for turn in 0..4_000 {
+        let own = host.core.clock().0;
+        if own == 200 {
+            break;
+        }
+        for (index, clock) in [(1, own), (2, own.saturating_sub(gap))] {
+            host.handle(received(index, heartbeat(clock)), now);
+            mix(&mut host, index, turn, Clock(clock), now);
+        }
+        host.commit(0.0, now);
+        now = now + SECOND / 4;
+        host.handle(Input::Deadline, now);
+    }
+    assert_eq!(host.core.clock(), Clock(200));
+    let demoted =
+        |event: &&Event| matches!(event, Event::Demoted { peer: it, .. } if *it == peer(2));
+    let demotions = events(&mut host).iter().filter(demoted).count();
+    assert!((2..10).contains(&demotions), "{demotions}");
+}
+
 /// `from` completes an exchange of every fragment with `host`.
 fn mix(host: &mut Host, from: u32, sequence: u64, clock: Clock, now: Time) {
     for fragment in 0..FRAGMENTS {

@@ -1,9 +1,10 @@
-//! What is remembered of peers after they left: their offences, and which start of them was here.
+//! What is remembered of peers after they left: their offences, which start of them was here, and how often they have
+//! held up commits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dnode_protocol::PeerId;
+use dnode_protocol::{Clock, PeerId};
 
 use super::Membership;
 use crate::config::{Config, STRANGERS_MAX};
@@ -16,11 +17,21 @@ pub(crate) fn doubling(failures: u32) -> u32 {
     1 << failures.min(DOUBLINGS_MAX)
 }
 
-/// Offences and lives of at most [`STRANGERS_MAX`] peers each.
+/// Offences, lives and demotions of at most [`STRANGERS_MAX`] peers each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     offences: BTreeMap<PeerId, u32>,
     lives: BTreeMap<PeerId, u64>,
+    demotions: BTreeMap<PeerId, Demotions>,
+}
+
+/// That a peer has held up commits for as long as it may.
+#[derive(Clone, Copy, Debug)]
+struct Demotions {
+    /// How often, halved when it has held up none for as long as it was left out of account.
+    times: u32,
+    /// The own clock up to which it counts for no bound.
+    until: Clock,
 }
 
 impl History {
@@ -44,6 +55,27 @@ impl History {
             self.lives.pop_first();
         }
         earlier
+    }
+
+    /// A commit at the own clock `own` waits for the peer no longer. It counts for no bound for 2 commits, the next
+    /// time for 4, and so on: who names a clock that holds up commits again and again, out of malice or because it
+    /// is too slow, costs a gate that seldom.
+    pub(super) fn demoted(&mut self, peer: PeerId, own: Clock) {
+        let demotions = self.demotions.entry(peer).or_insert(Demotions { times: 0, until: own });
+        let excused = u64::from(doubling(demotions.times));
+        if own.ahead_of(demotions.until) > excused {
+            demotions.times /= 2;
+        }
+        demotions.times = demotions.times.saturating_add(1).min(DOUBLINGS_MAX);
+        demotions.until = own.plus(doubling(demotions.times).into());
+        while self.demotions.len() > STRANGERS_MAX {
+            self.demotions.pop_first();
+        }
+    }
+
+    /// Whether the peer counts for no bound at the own clock `own`, whatever it says.
+    pub(super) fn is_demoted(&self, peer: &PeerId, own: Clock) -> bool {
+        self.demotions.get(peer).is_some_and(|demotions| own < demotions.until)
     }
 }
 
@@ -78,7 +110,27 @@ mod tests {
         for index in 0..2000 {
             history.offended(&config, peer(index));
             history.began(peer(index), 1);
+            history.demoted(peer(index), Clock(1));
         }
-        assert_eq!((history.offences.len(), history.lives.len()), (STRANGERS_MAX, STRANGERS_MAX));
+        let History { offences, lives, demotions } = history;
+        assert_eq!([offences.len(), lives.len(), demotions.len()], [STRANGERS_MAX; 3]);
+    }
+
+    #[test]
+    fn who_holds_up_commits_again_and_again_counts_ever_later() {
+        let mut history = History::default();
+        let counts_at = |history: &History, from: u64| {
+            (from..).find(|own| !history.is_demoted(&peer(1), Clock(*own))).unwrap()
+        };
+        let mut own = 10;
+        for want in [12, 16, 24, 40] {
+            history.demoted(peer(1), Clock(own));
+            own = counts_at(&history, own);
+            assert_eq!(own, want);
+        }
+        // It has held up none for longer than it was left out of account.
+        history.demoted(peer(1), Clock(own + 17));
+        assert_eq!(counts_at(&history, own + 17), own + 17 + 8);
+        assert!(!history.is_demoted(&peer(2), Clock(0)));
     }
 }
