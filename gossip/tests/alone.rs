@@ -385,30 +385,70 @@ fn who_was_replaced_exchanges_at_once() {
     assert_eq!(proposed_to(&mut host), [peer(1)]);
 }
 
-/// Peer 0's neighbour `by` says that it leaves peer 0 out.
-fn leave_out(host: &mut Host, by: u32, sequence: u64) -> Vec<(usize, usize)> {
-    let exchange = ExchangeId { initiator: peer(0), incarnation: 1, sequence };
-    host.handle(received(by, Message::LeftOut { exchange }), Time::ZERO);
+/// The next proposal of peer 0, and to whom.
+fn ask(host: &mut Host, now: &mut Time) -> (PeerId, ExchangeId) {
+    host.handle(Input::RoundDue, *now);
+    for _ in 0..100 {
+        let proposed = host.take_effects().into_iter().find_map(|effect| match effect {
+            Effect::Message { to, message: Message::Propose { exchange, .. } } => {
+                Some((to, exchange))
+            }
+            _ => None,
+        });
+        if let Some(proposed) = proposed {
+            return proposed;
+        }
+        *now = host.core.poll_deadline().0.max(*now);
+        host.handle(Input::Deadline, *now);
+    }
+    panic!("nobody is asked");
+}
+
+/// Peer 0's neighbour `by` says under this exchange that it leaves peer 0 out.
+fn leave_out(
+    host: &mut Host,
+    (by, exchange): (PeerId, ExchangeId),
+    now: Time,
+) -> Vec<(usize, usize)> {
+    let message = Message::LeftOut { exchange };
+    host.handle(Input::Received { from: by, message }, now);
     let said = host.take_effects().into_iter().filter_map(|effect| {
         let Effect::Event(Event::LeftOutBy { peer: from, partners, of }) = effect else {
             return None;
         };
-        (from == peer(by)).then_some((partners, of))
+        (from == by).then_some((partners, of))
     });
     said.collect()
 }
 
 #[test]
 fn a_peer_that_is_left_out_is_told_once_by_each_until_it_is_let_in() {
-    let mut host = host(ToyRule::Exchange, Config::default(), 3);
-    assert_eq!(leave_out(&mut host, 1, 0), [(1, 3)]);
-    assert_eq!(leave_out(&mut host, 1, 1), []);
-    assert_eq!(leave_out(&mut host, 2, 2), [(2, 3)]);
+    let (mut host, mut now) = (host(ToyRule::Exchange, Config::default(), 1), Time::ZERO);
+    host.handle(received(1, heartbeat(0)), now);
+    for said in [vec![(1, 1)], vec![]] {
+        let asked = ask(&mut host, &mut now);
+        assert_eq!(leave_out(&mut host, asked, now), said);
+        assert_eq!(leave_out(&mut host, asked, now), [], "it was answered already");
+    }
     let exchange = ExchangeId { initiator: peer(1), incarnation: 1, sequence: 0 };
     let terms = terms(Clock(0), Information::default());
     let message = Message::Propose { exchange, fragment: FRAGMENT, terms };
-    host.handle(received(1, message), Time::ZERO);
+    host.handle(received(1, message), now);
+    host.handle(received(1, Message::Abort { exchange }), now);
     host.take_effects();
-    assert_eq!(leave_out(&mut host, 1, 3), [(2, 3)]);
-    assert_eq!(leave_out(&mut host, 9, 4), [], "a stranger is not believed");
+    let (by, exchange) = ask(&mut host, &mut now);
+    assert_eq!(leave_out(&mut host, (peer(9), exchange), now), [], "a stranger is not believed");
+    assert_eq!(leave_out(&mut host, (by, exchange), now), [(1, 1)]);
+}
+
+#[test]
+fn who_was_not_asked_leaves_nobody_out() {
+    let (mut host, mut now) = (host(ToyRule::Exchange, Config::default(), 2), Time::ZERO);
+    for other in [1, 2] {
+        host.handle(received(other, heartbeat(0)), now);
+    }
+    let (by, exchange) = ask(&mut host, &mut now);
+    let other = if by == peer(1) { peer(2) } else { peer(1) };
+    assert_eq!(leave_out(&mut host, (other, exchange), now), []);
+    assert_eq!(leave_out(&mut host, (by, exchange), now), [(1, 2)]);
 }

@@ -129,8 +129,10 @@ impl Gossip {
             Message::Rack { name, stripe } => self.on_rack(from, name, stripe),
             Message::Busy { exchange } => _ = self.on_busy(from, exchange),
             Message::LeftOut { exchange } => {
-                let answered = self.on_busy(from, exchange);
-                self.on_left_out(from, answered);
+                // Else it answers nothing that this peer has asked.
+                if self.on_busy(from, exchange) {
+                    self.on_left_out(from);
+                }
             }
             Message::Stale { exchange, clock } => self.on_stale(from, exchange, clock),
             Message::Ack { exchange } => {
@@ -252,7 +254,7 @@ impl Gossip {
         self.on_clock(from, clock);
         let context = &mut self.context;
         // The first word of who has just connected says nothing of what it was before.
-        if joined && !first {
+        if joined && !first && !self.membership.doubts(context, &from) {
             self.membership.on_advance(context, clock);
         }
         context.then(Step::Load);

@@ -62,12 +62,12 @@ impl Gossip {
         self.context.then(Step::CatchUp);
     }
 
-    /// A neighbour says that it leaves this peer out; `answered` is whether a proposal of this peer ends by that.
-    pub(super) fn on_left_out(&mut self, from: PeerId, answered: bool) {
+    /// A neighbour declines a proposal of this peer because it leaves it out.
+    pub(super) fn on_left_out(&mut self, from: PeerId) {
         self.membership.on_left_out(&mut self.context, from);
         if let Some(bad) = self.transfer.joiner().on_left_out(&self.context, from) {
             self.take_over_again(bad);
-        } else if answered {
+        } else {
             self.consider_the_exile();
         }
     }
