@@ -16,7 +16,6 @@ use super::neighbourhood::Neighbourhood;
 use super::queue::Queue;
 use super::sequences::Resolved;
 use super::terms::{Agreed, Exchanged, Proposal, RETRIES_PER_LEASE};
-use crate::config::STRANGERS_MAX;
 use crate::context::{Context, Ending, ExchangeStep, Step};
 use crate::rounds::Candidates;
 use crate::staleness::{Staleness, lag_bound};
@@ -34,14 +33,14 @@ const OWED_LEASES: u32 = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Responder {
     answered: BTreeMap<ExchangeId, Answered>,
-    /// Those that are over, by initiator.
-    resolved: BTreeMap<PeerId, Resolved>,
+    /// Those that are over.
+    resolved: Resolved,
     queue: Queue,
 }
 
 impl Responder {
     pub(super) fn new() -> Self {
-        Self { answered: BTreeMap::new(), resolved: BTreeMap::new(), queue: Queue::default() }
+        Self { answered: BTreeMap::new(), resolved: Resolved::default(), queue: Queue::default() }
     }
 
     pub(super) fn open(&self) -> usize {
@@ -68,8 +67,7 @@ impl Responder {
     }
 
     pub(super) fn is_over(&self, exchange: &ExchangeId) -> bool {
-        let resolved = self.resolved.get(&exchange.initiator);
-        resolved.is_some_and(|r| r.contains(exchange.incarnation, exchange.sequence))
+        self.resolved.contains(exchange)
     }
 
     /// A neighbour proposes an exchange.
@@ -356,11 +354,8 @@ impl Responder {
 
     /// `exchange` of a neighbour is over: late duplicates never open it again.
     pub(crate) fn resolve(&mut self, exchange: ExchangeId) {
-        let resolved = self.resolved.entry(exchange.initiator).or_default();
-        resolved.insert(exchange.incarnation, exchange.sequence);
-        while self.resolved.len() > STRANGERS_MAX {
-            self.resolved.pop_first();
-        }
+        let open = |peer: &PeerId| self.answered.keys().any(|other| other.initiator == *peer);
+        self.resolved.insert(&exchange, open);
     }
 
     /// A restarted initiator knows nothing of what its earlier life proposed: stop asking it.

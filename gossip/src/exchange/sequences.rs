@@ -1,4 +1,10 @@
-//! Sets of sequence numbers: which of the last exchanges of one peer are applied, or over.
+//! Sets of sequence numbers: which of the last exchanges of a peer are applied, or over.
+
+use std::collections::BTreeMap;
+
+use dnode_protocol::{ExchangeId, PeerId};
+
+use crate::config::STRANGERS_MAX;
 
 /// How many sequence numbers back the set reaches.
 ///
@@ -55,21 +61,46 @@ const fn place(sequence: u64) -> (usize, u64) {
     ((bit / 64) as usize, 1 << (bit % 64))
 }
 
-/// Which exchanges of one initiator are over, so that late duplicates never open them again.
+/// Which exchanges are over, so that late duplicates never open them again; of at most [`STRANGERS_MAX`]
+/// initiators.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Resolved {
+pub(crate) struct Resolved(BTreeMap<PeerId, OfOne>);
+
+impl Resolved {
+    pub(crate) fn contains(&self, exchange: &ExchangeId) -> bool {
+        let of_one = self.0.get(&exchange.initiator);
+        of_one.is_some_and(|of_one| of_one.contains(exchange.incarnation, exchange.sequence))
+    }
+
+    /// Adds an exchange. Where there are too many initiators, one is forgotten of which nothing `is_open`.
+    pub(crate) fn insert(&mut self, exchange: &ExchangeId, is_open: impl Fn(&PeerId) -> bool) {
+        let of_one = self.0.entry(exchange.initiator).or_default();
+        of_one.insert(exchange.incarnation, exchange.sequence);
+        if self.0.len() > STRANGERS_MAX {
+            let stays = |peer: &PeerId| *peer == exchange.initiator || is_open(peer);
+            let gone = self.0.keys().find(|peer| !stays(peer)).copied();
+            if let Some(gone) = gone {
+                self.0.remove(&gone);
+            }
+        }
+    }
+}
+
+/// Those of one initiator.
+#[derive(Clone, Debug, Default)]
+struct OfOne {
     incarnation: u64,
     over: Sequences,
 }
 
-impl Resolved {
-    pub(crate) const fn contains(&self, incarnation: u64, sequence: u64) -> bool {
+impl OfOne {
+    const fn contains(&self, incarnation: u64, sequence: u64) -> bool {
         incarnation < self.incarnation
             || incarnation == self.incarnation
                 && (self.over.is_forgotten(sequence) || self.over.contains(sequence))
     }
 
-    pub(crate) fn insert(&mut self, incarnation: u64, sequence: u64) {
+    fn insert(&mut self, incarnation: u64, sequence: u64) {
         if incarnation > self.incarnation {
             *self = Self { incarnation, ..Self::default() };
         }
@@ -86,6 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::testing::peer;
 
     proptest! {
         #[test]
@@ -118,12 +150,24 @@ mod tests {
 
     #[test]
     fn what_is_over_stays_over() {
-        let mut resolved = Resolved::default();
+        let mut resolved = OfOne::default();
         for sequence in (0..10_000).step_by(2) {
             resolved.insert(1, sequence);
         }
         assert!(resolved.contains(1, 5) && resolved.contains(1, 9_998));
         assert!(!resolved.contains(1, 9_997) && resolved.contains(0, 9_997));
         assert!(!resolved.contains(2, 0));
+    }
+
+    #[test]
+    fn of_too_many_initiators_one_is_forgotten_of_which_nothing_is_open() {
+        let mut resolved = Resolved::default();
+        let of = |index| ExchangeId { initiator: peer(index), incarnation: 1, sequence: 7 };
+        let most = u32::try_from(STRANGERS_MAX).unwrap();
+        // The lowest name comes last.
+        (0..=most).rev().for_each(|index| resolved.insert(&of(index), |other| *other == peer(1)));
+        assert_eq!(resolved.0.len(), STRANGERS_MAX);
+        assert!([0, 1, 3].iter().all(|index| resolved.contains(&of(*index))));
+        assert!(!resolved.contains(&of(2)));
     }
 }
