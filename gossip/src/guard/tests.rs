@@ -12,7 +12,7 @@ use crate::rounds::Interval;
 use crate::testing::peer;
 
 /// A meeting with neighbour `index` on fragment 0.
-fn met(index: u32, round: u64) -> Met {
+pub(super) fn met(index: u32, round: u64) -> Met {
     let (peer, fragment, clock) = (peer(index), FragmentId(0), Clock(round));
     let (theirs, lag, unlike_speed, speed_known) = (clock, 0, 1.0, true);
     let settles = false;
@@ -24,7 +24,7 @@ const fn seen(difference: f64) -> Evidence {
 }
 
 /// A guard whose own parameters have left their start behind.
-fn grown(config: &Config) -> Guard {
+pub(super) fn grown(config: &Config) -> Guard {
     Guard { short_until: Clock(0), ..Guard::new(config) }
 }
 

@@ -1,35 +1,23 @@
 //! Tests of what is kept from one life to the next: it decays as in a guard that goes on.
 
-use dnode_protocol::{Clock, FragmentId};
+use dnode_protocol::Clock;
 use proptest::prelude::*;
 
 use super::*;
+use crate::guard::{Met, tests};
 use crate::testing::peer;
 use crate::{Config, Evidence, Grounds};
 
 const ROUND: Duration = Duration::from_millis(40);
 
-/// A guard whose own parameters have left their start behind.
 fn grown() -> Guard {
-    Guard { short_until: Clock(0), ..Guard::new(&Config::default()) }
+    tests::grown(&Config::default())
 }
 
 /// A meeting with neighbour `index` at this clock and round.
-fn met(index: u32, clock: u64, round: u64) -> super::super::Met {
-    let (peer, fragment, clock) = (peer(index), FragmentId(0), Clock(clock));
-    let (theirs, lag, unlike_speed, speed_known) = (clock, 0, 1.0, true);
-    let settles = false;
-    super::super::Met {
-        peer,
-        fragment,
-        clock,
-        theirs,
-        lag,
-        round,
-        unlike_speed,
-        speed_known,
-        settles,
-    }
+fn met(index: u32, clock: u64, round: u64) -> Met {
+    let clock = Clock(clock);
+    Met { clock, theirs: clock, ..tests::met(index, round) }
 }
 
 /// Whether a difference is refused.
