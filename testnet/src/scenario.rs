@@ -67,6 +67,12 @@ pub struct Scenario {
     pub increment: f64,
     /// Rounds after which a peer says that it has finished; 0 for never.
     pub rounds: u64,
+    /// Longest time for which the trainer of a process that begins waits, as for peers that it requires.
+    #[serde(skip)]
+    pub wait: Duration,
+    /// Whether a process that begins with nothing says that no step was done with its weights.
+    #[serde(skip)]
+    pub untrained: bool,
     /// Longest time one piece of trainer work takes.
     #[serde(with = "duration")]
     pub work: Duration,
@@ -162,6 +168,8 @@ impl Default for Scenario {
             rounds_per_commit: 1,
             increment: 0.1,
             rounds: 0,
+            wait: Duration::ZERO,
+            untrained: false,
             work: Duration::from_millis(10),
             redial: Duration::from_secs(1),
             drop_after: Duration::from_secs(6),

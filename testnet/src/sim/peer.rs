@@ -188,8 +188,22 @@ impl SimPeer {
         }
     }
 
+    /// The trainer waits before its first step.
+    pub(super) fn wait(&mut self, now: Time) {
+        self.trainer.wait();
+        self.tell(Input::Wait, now);
+    }
+
+    /// The trainer waits no longer.
+    pub(super) fn begin_training(&mut self, now: Time) {
+        if self.trainer.begin() {
+            self.tell(Input::Begin, now);
+        }
+    }
+
     /// Trainers do no more steps.
     pub(super) fn finish(&mut self, now: Time) {
+        self.begin_training(now);
         if let Some(host) = self.host.as_mut() {
             self.trainer.finish();
             host.handle(Input::Finished, now);

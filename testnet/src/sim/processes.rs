@@ -89,11 +89,14 @@ impl Processes {
         if let Some(saved) = saved {
             host.core = host.core.containing(&saved.contents);
         }
-        if learns {
-            // As the product's driver does. Toys begin from values of their own.
+        if saved.is_none() && (learns || context.scenario().untrained) {
+            // As the product's driver does.
             host.handle(Input::Untrained, context.now());
         }
         sim.begin(host, steps);
+        if !context.scenario().wait.is_zero() {
+            sim.wait(context.now());
+        }
     }
 
     /// The values that a toy replica starts from.

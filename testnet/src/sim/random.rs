@@ -21,6 +21,8 @@ const NEWS: u32 = 3;
 const DELTA_SET: f64 = 0.03;
 /// Share of the schedules with exchanges of two fragments and more in which half of them are moments.
 const MOMENTS: f64 = 0.3;
+/// Longest wait of a trainer before its first step, in the half of the schedules that have such.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
 impl Scenario {
     /// A short random schedule: any number of peers from 2 to 12 under any mix of faults.
@@ -55,6 +57,10 @@ impl Scenario {
             scenario.be_delta_set(&mut rng);
         } else if scenario.fragments > 1 {
             scenario.gossip.moments = rng.random_bool(MOMENTS);
+        }
+        scenario.untrained = rng.random_bool(0.5);
+        if rng.random_bool(0.5) {
+            scenario.wait = WAIT_MAX.mul_f64(rng.random());
         }
         scenario.lengthen_rounds();
         scenario
@@ -300,6 +306,8 @@ mod tests {
             ("block", share(|s| s.rule.policy == Policy::Block)),
             ("codes", share(|s| s.rule.codecs.len() > 1)),
             ("moments", share(|s| s.gossip.moments)),
+            ("untrained", share(|s| s.untrained)),
+            ("waits", share(|s| !s.wait.is_zero())),
             ("samples", share(|s| s.rule.weighting == Weighting::Samples)),
             ("loss", share(|s| s.link.loss > 0.0)),
         ] {

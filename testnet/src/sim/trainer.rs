@@ -28,6 +28,8 @@ pub(super) struct Trainer {
     round_open: bool,
     rounds_done_seen: u64,
     finished: bool,
+    /// Whether it has yet to say that it begins.
+    waits: bool,
     steps: LocalSteps,
 }
 
@@ -45,6 +47,7 @@ impl Trainer {
             round_open: false,
             rounds_done_seen: 0,
             finished: false,
+            waits: false,
             steps: LocalSteps::default(),
         }
     }
@@ -81,6 +84,16 @@ impl Trainer {
 
     pub(super) const fn finish(&mut self) {
         self.finished = true;
+    }
+
+    /// It waits before its first step.
+    pub(super) const fn wait(&mut self) {
+        self.waits = true;
+    }
+
+    /// Returns whether it has waited until now.
+    pub(super) const fn begin(&mut self) -> bool {
+        std::mem::replace(&mut self.waits, false)
     }
 
     /// Its work takes so many times as long as at the start.

@@ -25,7 +25,11 @@ impl World {
             Some(learning) => learning.first_round(peer),
             None => sim.round_interval(context),
         };
-        let first = context.part_of(first);
+        let mut first = context.part_of(first);
+        let wait = context.scenario().wait;
+        if !wait.is_zero() {
+            first += context.part_of(wait);
+        }
         sim.schedule_tick(peer, first, context);
         for edge in self.network.edges_of(peer) {
             self.network.schedule_dial(context, edge, Duration::ZERO);

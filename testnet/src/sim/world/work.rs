@@ -22,6 +22,7 @@ impl World {
         {
             return;
         }
+        sim.begin_training(context.now());
         if let Some(learning) = &mut self.learning {
             sim.local_step(peer, learning, context);
             return self.settle(peer);
