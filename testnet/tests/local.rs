@@ -116,7 +116,8 @@ async fn on_an_emulated_network_each_peer_has_a_machine_of_its_own() {
     bench.wan = Some(network("link * * delay_ms=1"));
     match bench.run(stop).await {
         Err(RunError::Network(WanError::Missing(what))) => {
-            // Nothing is started without the network.
+            // Nothing is started without the network, which `.ci/run` makes a must.
+            assert!(std::env::var_os("DNODE_TEST_WAN").is_none(), "{what}");
             assert_eq!(bench.file(0, "log.txt"), None, "{what}");
         }
         result => {
