@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use dnode_quic::SetUpError;
 use dnode_quic::tls::Identity;
+use dnode_quic::{SetUpError, is_near};
 use libp2p_identity::{Keypair, PeerId};
 use rustls::client::UnbufferedClientConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -13,7 +13,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use crate::address::is_near;
 use crate::channel::{Channel, End, Seals, Stream};
 use crate::error::Error;
 use crate::handshake::{Inbound, name_subject, open};

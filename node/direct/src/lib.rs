@@ -14,7 +14,6 @@
 //! are, the same way on every socket. Which kind of path it becomes is negotiated inside that proof,
 //! so nobody else can change it. What control messages need stays on libp2p.
 
-mod address;
 mod channel;
 mod direct;
 mod error;
@@ -31,9 +30,9 @@ mod session;
 #[cfg(target_os = "linux")]
 mod shared;
 
-pub use address::is_near;
 pub use channel::Channel;
 pub use direct::{Config, Direct, Target};
+pub use dnode_quic::is_near;
 pub use error::Error;
 pub use listener::Arrival;
 pub use path::{Kind, Receiver, Sender};

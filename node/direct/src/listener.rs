@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use dnode_quic::is_near;
 use libp2p_identity::PeerId;
 use rustls::ServerConfig;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -12,7 +13,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::address::is_near;
 use crate::channel::{Channel, End, Seals, Stream};
 use crate::error::Error;
 use crate::handshake::{Accepted, accept, learn_subject};

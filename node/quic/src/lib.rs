@@ -30,6 +30,7 @@ mod substream;
 pub mod tls;
 mod transport;
 
+pub use address::is_near;
 pub use bulk::{Bulk, BulkConnection, BulkReceive, BulkSend};
 pub use connection::Connection;
 pub use error::{Error, SetUpError};
