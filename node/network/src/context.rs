@@ -1,6 +1,5 @@
 //! The state that all parts of the network's task share.
 
-mod blocklist;
 mod greeting;
 mod outbox;
 
@@ -13,10 +12,10 @@ use tokio::time::{Duration, Instant};
 
 use crate::address::to_libp2p;
 use crate::handle::Shared;
-use crate::limits::SHUTDOWN_MAX;
+use crate::limits::{BLOCKED_PEERS_MAX, SHUTDOWN_MAX};
 use crate::nat::traversal::Traversal;
 use crate::swarm::Behaviour;
-use blocklist::Blocklist;
+use crate::until::Until;
 pub(crate) use greeting::Greeting;
 pub(crate) use outbox::Outbox;
 
@@ -28,7 +27,8 @@ pub(crate) struct Context {
     pub(crate) shared: Arc<Shared>,
     pub(crate) outbox: Outbox,
     pub(crate) traversal: Traversal,
-    blocklist: Blocklist,
+    /// Peers that are neither dialled nor let in for a while.
+    blocked: Until<PeerId, BLOCKED_PEERS_MAX>,
     me: PeerId,
     /// The caller that waits for the network to end, and the deadline.
     stopping: Option<(oneshot::Sender<()>, Instant)>,
@@ -42,8 +42,8 @@ impl Context {
         outbox: Outbox,
         traversal: Traversal,
     ) -> Self {
-        let blocklist = Blocklist::default();
-        Self { swarm, greeting, shared, outbox, traversal, blocklist, me, stopping: None }
+        let blocked = Until::default();
+        Self { swarm, greeting, shared, outbox, traversal, blocked, me, stopping: None }
     }
 
     pub(crate) const fn me(&self) -> PeerId {
@@ -82,7 +82,7 @@ impl Context {
     /// Closes all connections to `peer` and refuses new ones for `back_off`.
     pub(crate) fn block(&mut self, peer: PeerId, back_off: Duration) {
         let Some(id) = to_libp2p(peer) else { return };
-        let freed = self.blocklist.insert(peer, Instant::now() + back_off);
+        let freed = self.blocked.hold(peer, Instant::now() + back_off);
         self.unblock(freed);
         self.swarm.behaviour_mut().blocked.block_peer(id);
         // A peer that was blocked already, or is being blocked, may have no connection.
@@ -90,12 +90,12 @@ impl Context {
     }
 
     pub(crate) fn is_blocked(&self, peer: PeerId) -> bool {
-        self.blocklist.contains(peer)
+        self.blocked.contains(&peer)
     }
 
     /// Lets in again the peers whose block has ended.
     pub(crate) fn unblock_due(&mut self, now: Instant) {
-        let free = self.blocklist.expire(now);
+        let free = self.blocked.release(now);
         self.unblock(free);
     }
 

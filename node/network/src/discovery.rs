@@ -2,6 +2,7 @@
 
 mod book;
 mod dialer;
+mod routing;
 
 use std::net::IpAddr;
 
@@ -28,6 +29,7 @@ use crate::sessions::Sessions;
 use crate::swarm::streams::{Path, StreamKind};
 use book::{Book, Source};
 use dialer::{Dialer, Unreachable};
+use routing::set_addresses;
 
 /// When to search for peers of the run.
 #[derive(Debug)]
@@ -154,10 +156,7 @@ impl Discovery {
         let mut addresses = info.listen_addrs;
         addresses.retain(|address| here || !is_loopback(address));
         let addresses = choose(addresses, ADDRESSES_PER_PEER_MAX);
-        for address in &addresses {
-            let kad = context.swarm.behaviour_mut().kad.inner();
-            kad.add_address(&peer_id, address.clone());
-        }
+        set_addresses(context.swarm.behaviour_mut().kad.inner(), peer_id, &addresses);
         let speaks = |kind: StreamKind| {
             let mut protocols = info.protocols.iter();
             protocols.any(|protocol| protocol.as_ref() == kind.as_ref())
@@ -167,7 +166,7 @@ impl Discovery {
             && sessions.contains(peer)
         {
             let at = sessions.address(peer).and_then(ip);
-            self.book.learn(peer, &addresses, Source::of(at), Instant::now());
+            self.book.told(peer, &addresses, Source::of(at), Instant::now());
             let named = addresses.into_iter().filter_map(|address| address.with_p2p(peer_id).ok());
             context.outbox.report(NetworkEvent::Found { peer, addresses: named.collect(), at });
         }
@@ -229,7 +228,7 @@ impl Discovery {
             self.dial_bootstrap(index, address, context);
         }
         let enough = active >= self.peers_target;
-        if enough && !context.shared.slots().lacks_dialled() {
+        if enough && !context.shared.slots().lacks_dialled(now) {
             return;
         }
         let mut due = self.book.due(now);

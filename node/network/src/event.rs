@@ -153,9 +153,10 @@ pub struct Invited {
 /// What the network tells its owner.
 ///
 /// Events of one peer come in this order: `PeerUp`, then any `Message`, `Tensor` and `RoundTrip`, then
-/// `PeerDown`, and so on. Messages keep their order, and so do the frames of a tensor. There is no order
-/// between messages and tensors, nor between two tensors while the carrier changes. When the last
-/// connection is lost while another is being opened, data on its way may be lost.
+/// `PeerDown`, and so on. The frames of a tensor keep their order, and so do messages, but for those of
+/// exchanges inside a host, which may come before or after others. There is no order between messages and
+/// tensors, nor between two tensors while the carrier changes. When the last connection is lost while
+/// another is being opened, data on its way may be lost.
 #[derive(Debug)]
 pub enum NetworkEvent {
     /// The network listens on an address, which others may dial; it is complete with this peer's id.

@@ -34,6 +34,7 @@ mod service;
 mod sessions;
 mod slots;
 mod swarm;
+mod until;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -276,7 +276,7 @@ impl Sessions {
         part: Part,
     ) {
         if let Some(session) = self.sessions.get_mut(&peer) {
-            session.hello = Some(hello);
+            session.greets(hello);
             session.part = part;
             if let Some(differences) = differences {
                 session.differences = differences;
@@ -295,14 +295,15 @@ impl Sessions {
     pub(crate) fn release(
         &mut self,
         peer: PeerId,
-        connection: ConnectionId,
+        hello: (u64, ConnectionId),
         context: &mut Context,
     ) {
         if let Some(session) = self.sessions.get_mut(&peer) {
+            session.greets(hello);
             if session.part.aside {
                 session.withhold();
             } else {
-                context.outbox.release(session.releases(connection));
+                context.outbox.release(session.releases());
             }
         }
     }
@@ -316,7 +317,7 @@ impl Sessions {
         let Some(session) = self.sessions.get_mut(&peer) else {
             return Completion::Waits;
         };
-        let (Stage::Greeting(_) | Stage::Relayed(..), Some((incarnation, connection)), true) =
+        let (Stage::Greeting(_) | Stage::Relayed(..), Some(incarnation), true) =
             (session.stage, session.hello, session.can_speak())
         else {
             return Completion::Waits;
@@ -373,7 +374,7 @@ impl Sessions {
         }
         context.shared.peers().insert(peer, entry);
         tracing::debug!(%peer, %address, role = %part.role, "peer up");
-        report_up(session, (address, kind), (incarnation, connection), context);
+        report_up(session, (address, kind), incarnation, context);
         Completion::Up(incarnation)
     }
 
@@ -467,7 +468,7 @@ impl Sessions {
 fn report_up(
     session: &mut Session,
     (address, connection): (Multiaddr, Connection),
-    (incarnation, greeted): (u64, ConnectionId),
+    incarnation: u64,
     context: &mut Context,
 ) {
     let Part { role, aside, invitation } = session.part;
@@ -488,5 +489,5 @@ fn report_up(
         connection,
         differences,
     });
-    context.outbox.release(session.releases(greeted));
+    context.outbox.release(session.releases());
 }

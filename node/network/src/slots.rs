@@ -54,13 +54,26 @@ pub(crate) enum Verdict {
     Full,
 }
 
+impl Place {
+    /// Whether it was given something lately, and has its chance still before it.
+    fn is_served(&self, now: Instant) -> bool {
+        self.served.is_some_and(|served| now.saturating_duration_since(served) < CHANCE)
+    }
+
+    /// When it came or was last served.
+    fn since(&self) -> Instant {
+        self.served.map_or(self.came, |served| served.max(self.came))
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Place {
     dialled: bool,
     subnet: Option<Subnet>,
     invitation: Option<Issued>,
-    /// When the peer came or was last served.
-    since: Instant,
+    came: Instant,
+    /// When it was last given something that takes its time.
+    served: Option<Instant>,
     /// How many exchanges this peer had done when that one came, worked or was served.
     done: u64,
     /// Whether it has ever worked.
@@ -98,8 +111,8 @@ impl Slots {
         }
         // Where too many came by themselves, room is made by one of these alone.
         let gives = |place: &Place| may_come || !place.dialled;
-        let out = self.crowding(guest, gives);
-        let out = out.or_else(|| self.uninvited().filter(|_| guest.dialled));
+        let out = self.crowding(guest, now, gives);
+        let out = out.or_else(|| self.uninvited(now).filter(|_| guest.dialled));
         out.or_else(|| self.idle(now, gives)).map_or(Verdict::Full, Verdict::InsteadOf)
     }
 
@@ -110,9 +123,9 @@ impl Slots {
 
     /// Whether fewer peers that this one has dialled have a place than there are for these, and one more would get
     /// one.
-    pub(crate) fn lacks_dialled(&self) -> bool {
+    pub(crate) fn lacks_dialled(&self, now: Instant) -> bool {
         self.dialled() < self.for_dialled()
-            && (self.places.len() < self.most || self.uninvited().is_some())
+            && (self.places.len() < self.most || self.uninvited(now).is_some())
     }
 
     /// Peers that this one has dialled.
@@ -126,7 +139,8 @@ impl Slots {
             dialled: guest.dialled,
             subnet: network(guest.ip),
             invitation: guest.invitation,
-            since: now,
+            came: now,
+            served: None,
             done: self.done,
             has_worked: false,
         };
@@ -152,7 +166,7 @@ impl Slots {
     /// `peer` is given something that takes its time: it has another chance afterwards. That is no work.
     pub(crate) fn served(&mut self, peer: &PeerId, now: Instant) {
         if let Some(place) = self.places.get_mut(peer) {
-            (place.done, place.since) = (self.done, now);
+            (place.done, place.served) = (self.done, Some(now));
         }
     }
 
@@ -166,9 +180,14 @@ impl Slots {
         self.places.iter().filter(|(_, place)| !place.has_worked)
     }
 
-    /// The youngest of those that may give way, of a group that holds more than its part of the places without
-    /// work, and to which the guest does not belong.
-    fn crowding(&self, guest: &Guest, gives: impl Fn(&Place) -> bool) -> Option<PeerId> {
+    /// The youngest of those that may give way and are not served, of a group that holds more than its part of the
+    /// places without work, and to which the guest does not belong.
+    fn crowding(
+        &self,
+        guest: &Guest,
+        now: Instant,
+        gives: impl Fn(&Place) -> bool,
+    ) -> Option<PeerId> {
         let most = (self.most / CROWD_DIVISOR).max(1);
         let from = network(guest.ip);
         let crowd = |of: &dyn Fn(&Place) -> bool| self.idlers().filter(|(_, it)| of(it)).count();
@@ -181,15 +200,17 @@ impl Slots {
             });
             by_subnet || by_invitation
         };
-        let crowding = self.idlers().filter(|(_, place)| gives(place) && crowds(place));
-        crowding.max_by_key(|(_, place)| place.since).map(|(peer, _)| *peer)
+        let may_go = |place: &Place| gives(place) && !place.is_served(now) && crowds(place);
+        let crowding = self.idlers().filter(|(_, place)| may_go(place));
+        crowding.max_by_key(|(_, place)| place.came).map(|(peer, _)| *peer)
     }
 
     /// Who gives way to a guest that this peer has dialled: the oldest that came by itself and has never
-    /// worked. So who comes cannot keep this peer from those that it chooses itself.
-    fn uninvited(&self) -> Option<PeerId> {
-        let came = self.idlers().filter(|(_, place)| !place.dialled);
-        came.min_by_key(|(_, place)| place.since).map(|(peer, _)| *peer)
+    /// worked, nor is served. So who comes cannot keep this peer from those that it chooses itself.
+    fn uninvited(&self, now: Instant) -> Option<PeerId> {
+        let goes = |place: &Place| !place.dialled && !place.is_served(now);
+        let came = self.idlers().filter(|(_, place)| goes(place));
+        came.min_by_key(|(_, place)| place.came).map(|(peer, _)| *peer)
     }
 
     /// The one that has missed the most exchanges, of those that may give way, have missed too many and have had
@@ -200,11 +221,13 @@ impl Slots {
             let per_place =
                 if place.has_worked { IDLE_PER_PLACE_AFTER_WORK } else { IDLE_PER_PLACE };
             let may_miss = per_place.saturating_mul(self.most as u64);
-            gives(place) && missed(place) >= may_miss && now.duration_since(place.since) >= CHANCE
+            gives(place)
+                && missed(place) >= may_miss
+                && now.saturating_duration_since(place.since()) >= CHANCE
         };
         let worst = self.places.iter().filter(idle);
         let key = |(_, place): &(&PeerId, &Place)| {
-            (missed(place), !place.dialled, std::cmp::Reverse(place.since))
+            (missed(place), !place.dialled, std::cmp::Reverse(place.since()))
         };
         worst.max_by_key(key).map(|(peer, _)| *peer)
     }

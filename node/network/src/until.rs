@@ -1,24 +1,28 @@
-//! Peers that are neither dialled nor let in for a while.
+//! Peers that are held until a time, no more of them than a bound.
 
 use std::collections::BTreeMap;
 
-use dnode_protocol::PeerId;
 use tokio::time::Instant;
 
-use crate::limits::BLOCKED_PEERS_MAX;
+/// Until when each of at most `MAX` peers is held, under the name `K`.
+#[derive(Debug)]
+pub(crate) struct Until<K, const MAX: usize>(BTreeMap<K, Instant>);
 
-/// Until when each peer is blocked; at most [`BLOCKED_PEERS_MAX`].
-#[derive(Debug, Default)]
-pub(crate) struct Blocklist(BTreeMap<PeerId, Instant>);
+impl<K, const MAX: usize> Default for Until<K, MAX> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
 
-impl Blocklist {
-    pub(crate) fn contains(&self, peer: PeerId) -> bool {
-        self.0.contains_key(&peer)
+impl<K: Copy + Ord, const MAX: usize> Until<K, MAX> {
+    pub(crate) fn contains(&self, peer: &K) -> bool {
+        self.0.contains_key(peer)
     }
 
-    /// Blocks `peer`. Returns the peer that is freed instead, when there is no room.
-    pub(super) fn insert(&mut self, peer: PeerId, until: Instant) -> Option<PeerId> {
-        let full = self.0.len() >= BLOCKED_PEERS_MAX;
+    /// Holds `peer`. Returns the peer that is free now in its place, when there is no room: the one that would have
+    /// been free soonest.
+    pub(crate) fn hold(&mut self, peer: K, until: Instant) -> Option<K> {
+        let full = self.0.len() >= MAX && !self.contains(&peer);
         let soonest = self.0.iter().min_by_key(|(_, at)| **at).map(|(peer, _)| *peer);
         let freed = soonest.filter(|_| full);
         if let Some(freed) = &freed {
@@ -28,8 +32,8 @@ impl Blocklist {
         freed
     }
 
-    /// Takes out the peers whose block has ended.
-    pub(super) fn expire(&mut self, now: Instant) -> Vec<PeerId> {
+    /// Takes out the peers whose time has come.
+    pub(crate) fn release(&mut self, now: Instant) -> Vec<K> {
         self.0.extract_if(.., |_, until| *until <= now).map(|(peer, _)| peer).collect()
     }
 }
@@ -43,19 +47,15 @@ mod tests {
     #[test]
     fn who_is_free_soonest_makes_room_for_another() {
         let now = Instant::now();
-        let peer = |number: usize| {
-            let mut key = [0; 32];
-            key[..8].copy_from_slice(&number.to_le_bytes());
-            PeerId::from_public_key(key)
-        };
-        let at = |number: usize| now + Duration::from_secs(1 + number as u64);
-        let mut blocked = Blocklist::default();
-        for number in 0..BLOCKED_PEERS_MAX {
-            assert_eq!(blocked.insert(peer(number), at(number)), None);
+        let at = |number: u64| now + Duration::from_secs(1 + number);
+        let mut held = Until::<u64, 10>::default();
+        for number in 0..10 {
+            assert_eq!(held.hold(number, at(number)), None);
         }
-        assert_eq!(blocked.insert(peer(BLOCKED_PEERS_MAX), at(9)), Some(peer(0)));
-        assert!(!blocked.contains(peer(0)) && blocked.contains(peer(1)));
-        assert_eq!(blocked.expire(at(1)), [peer(1)]);
-        assert!(!blocked.contains(peer(1)));
+        assert_eq!(held.hold(9, at(9)), None);
+        assert_eq!(held.hold(10, at(9)), Some(0));
+        assert!(!held.contains(&0) && held.contains(&1));
+        assert_eq!(held.release(at(1)), [1]);
+        assert!(!held.contains(&1));
     }
 }

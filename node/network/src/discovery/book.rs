@@ -119,6 +119,23 @@ impl Book {
         self.entries.insert(peer, entry);
     }
 
+    /// Remembers the addresses that `peer` itself has told, before all others: those of an earlier start of it may
+    /// hold no more, and go first.
+    pub(crate) fn told(
+        &mut self,
+        peer: PeerId,
+        addresses: &[Multiaddr],
+        source: Source,
+        now: Instant,
+    ) {
+        let known = self.entries.get_mut(&peer);
+        let before = known.map(|known| std::mem::take(&mut known.addresses)).unwrap_or_default();
+        self.learn(peer, addresses, source, now);
+        if let Some(known) = self.entries.get_mut(&peer) {
+            known.add(&before);
+        }
+    }
+
     /// Remembers an address of `peer` from an earlier start.
     pub(crate) fn remember(&mut self, peer: PeerId, address: &Multiaddr, now: Instant) {
         self.learn(peer, std::slice::from_ref(address), Source::Near, now);
@@ -256,6 +273,19 @@ mod tests {
             now += REDIAL_MAX * 2;
         }
         assert!(book.due(now).is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_a_peer_tells_of_itself_comes_before_what_was_known() {
+        let now = Instant::now();
+        let mut book = Book::new(7);
+        let old: Vec<Multiaddr> = (1..=8).map(address).collect();
+        book.learn(peer(1), &old, Source::Near, now);
+        book.told(peer(1), &[address(9), address(2)], Source::Near, now);
+        let want = [9, 2, 1, 3, 4, 5, 6, 7].map(address).to_vec();
+        assert_eq!(book.due(now), [(peer(1), want)]);
+        book.told(peer(2), &[address(1)], Source::Near, now);
+        assert!(knows(&book, 2));
     }
 
     #[tokio::test]

@@ -144,13 +144,15 @@ async fn write_all(
     let mut left = false;
     loop {
         let outgoing = tokio::select! {
-            outgoing = queue.recv() => outgoing,
-            // The failure is noticed here, so that the next tensor does not take a dead connection.
-            error = sink.closed() => return Err(error),
-            Ok(()) = &mut leave, if !left => {
-                left = true;
+            // Where it is to leave, what waits goes by the other stream.
+            biased;
+            asked = &mut leave => {
+                left = asked.is_ok();
                 break;
             }
+            // The failure is noticed here, so that the next tensor does not take a dead connection.
+            error = sink.closed() => return Err(error),
+            outgoing = queue.recv() => outgoing,
         };
         match outgoing {
             None => break,

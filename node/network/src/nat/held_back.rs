@@ -1,17 +1,18 @@
 //! Peers that a behaviour must not dial for a while, whoever tells it of them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use libp2p::PeerId;
 use libp2p::swarm::dial_opts::DialOpts;
 use tokio::time::Instant;
 
 use crate::limits::KNOWN_PEERS_MAX;
+use crate::until::Until;
 
-/// Until when each peer is not dialled; at most [`KNOWN_PEERS_MAX`] of them.
+/// Until when each peer is not dialled.
 #[derive(Debug, Default)]
 pub(super) struct HeldBack {
-    until: BTreeMap<PeerId, Instant>,
+    until: Until<PeerId, KNOWN_PEERS_MAX>,
     /// Dials that pass.
     passing: VecDeque<DialOpts>,
 }
@@ -19,19 +20,13 @@ pub(super) struct HeldBack {
 impl HeldBack {
     /// Has `peer` not dialled before `until`. Where there are too many, the one that is free soonest is free now.
     pub(super) fn hold(&mut self, peer: PeerId, until: Instant) {
-        if self.until.len() >= KNOWN_PEERS_MAX
-            && let Some(soonest) = self.until.iter().min_by_key(|(_, at)| **at)
-        {
-            let soonest = *soonest.0;
-            self.until.remove(&soonest);
-        }
-        self.until.insert(peer, until);
+        self.until.hold(peer, until);
     }
 
     /// Takes a dial; returns it when it must not be made.
     pub(super) fn ask(&mut self, dial: DialOpts, now: Instant) -> Option<DialOpts> {
-        self.until.retain(|_, until| *until > now);
-        if dial.get_peer_id().is_some_and(|peer| self.until.contains_key(&peer)) {
+        self.until.release(now);
+        if dial.get_peer_id().is_some_and(|peer| self.until.contains(&peer)) {
             return Some(dial);
         }
         self.passing.push_back(dial);
@@ -61,14 +56,5 @@ mod tests {
         assert_eq!(held.next().and_then(|dial| dial.get_peer_id()), Some(other));
         assert!(held.ask(dial(one), now + Duration::from_secs(10)).is_none());
         assert!(held.next().is_some());
-    }
-
-    #[tokio::test]
-    async fn memory_of_them_is_bounded() {
-        let (now, mut held) = (Instant::now(), HeldBack::default());
-        for number in 0..2 * KNOWN_PEERS_MAX as u64 {
-            held.hold(PeerId::random(), now + Duration::from_secs(number));
-        }
-        assert_eq!(held.until.len(), KNOWN_PEERS_MAX);
     }
 }

@@ -107,7 +107,7 @@ impl Service {
                 self.complete(peer).await;
             }
             Stage::Up(known) if known == incarnation => {
-                self.sessions.release(peer, connection, &mut self.context);
+                self.sessions.release(peer, hello, &mut self.context);
             }
             Stage::Up(known) | Stage::Relayed(known, _) if known > incarnation => {
                 self.refuse_copy(peer, connection, incarnation);

@@ -67,7 +67,7 @@ impl Sessions {
     /// The addresses to which direct paths to `peer` lead.
     fn target(&self, peer: PeerId) -> Option<Target> {
         let (session, id) = (self.sessions.get(&peer)?, to_libp2p(peer)?);
-        let ((incarnation, _), address) = (session.hello?, session.address.as_ref()?);
+        let (incarnation, address) = (session.hello?, session.address.as_ref()?);
         // A peer behind a relay may still be on this host; direct paths inside a host need no address.
         let near = ip(address).filter(|_| Path::of(address) != Path::Relayed);
         Some(Target {

@@ -1,5 +1,6 @@
 //! What is known of one connected peer: the state of its handshake, its two writers and its readers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,9 +94,10 @@ pub(super) struct Session {
     pub(super) stage: Stage,
     /// Whether the peer has counted as connected, whatever its stage is now.
     pub(super) was_up: bool,
-    /// From the hello that matched: which start of the process it is, and the connection on which it
-    /// came.
-    pub(super) hello: Option<(u64, ConnectionId)>,
+    /// From the hello that matched: which start of the process it is.
+    pub(super) hello: Option<u64>,
+    /// The connections on which that start of the process has greeted.
+    greeted: BTreeSet<ConnectionId>,
     /// Settings in which that hello differs from this peer's.
     pub(super) differences: Vec<RunDifference>,
     /// Deadline for another control stream, after the peer has ended its last one.
@@ -148,6 +150,7 @@ impl Session {
             stage: Stage::Greeting(now + HELLO_TIMEOUT),
             was_up: false,
             hello: None,
+            greeted: BTreeSet::new(),
             differences: Vec::new(),
             unheard: None,
             senders: Some([control, bulk]),
@@ -335,6 +338,7 @@ impl Session {
     /// Handles the end of a connection: its writers stop, and streams that are being opened on it are
     /// given up.
     pub(super) fn connection_closed(&mut self, closed: ConnectionId) {
+        self.greeted.remove(&closed);
         for kind in StreamKind::ALL {
             self.not_opened(kind, Via::Stream(closed));
             if let Writer::Running { via, stop, .. } = &mut self.writers[index(kind)]
@@ -423,11 +427,22 @@ impl Session {
         self.readers.iter().filter(on).count()
     }
 
-    /// Takes the channels that release waiting readers: those of all bulk streams, and that of the
-    /// control stream of `connection`, whose hello was checked.
-    pub(super) fn releases(&mut self, connection: ConnectionId) -> Vec<oneshot::Sender<()>> {
+    /// The peer has greeted on a connection, and its hello was checked.
+    pub(super) fn greets(&mut self, (incarnation, connection): (u64, ConnectionId)) {
+        if self.hello.replace(incarnation) != Some(incarnation) {
+            self.greeted.clear();
+        }
+        self.greeted.insert(connection);
+    }
+
+    /// Takes the channels that release waiting readers: those of all bulk streams, and those of the control streams
+    /// on which the peer has greeted. There may be two: what it sent by the first before it moved to the second
+    /// counts.
+    pub(super) fn releases(&mut self) -> Vec<oneshot::Sender<()>> {
+        let greeted = &self.greeted;
         let mine = |reader: &&mut ReaderTask| {
-            reader.kind == StreamKind::Bulk || reader.via == Via::Stream(connection)
+            let has_greeted = |via| matches!(via, Via::Stream(on) if greeted.contains(&on));
+            reader.kind == StreamKind::Bulk || has_greeted(reader.via)
         };
         let readers = self.readers.iter_mut().filter(mine);
         readers.filter_map(|reader| reader.release.take()).collect()

@@ -2,7 +2,7 @@
 
 use dnode_direct::Kind;
 use dnode_protocol::PeerId;
-use dnode_quic::BulkConnection;
+use dnode_quic::{BulkConnection, Error};
 use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, Stream};
 use tokio::sync::mpsc;
@@ -150,6 +150,13 @@ impl Sessions {
     ) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.connection_closed(connection);
+        if let Some(address) = context.best_address(peer) {
+            if let Some(entry) = context.shared.peers().get_mut(&peer) {
+                entry.connection = Connection::of(Path::of(&address));
+                entry.address = address.clone();
+            }
+            session.address = Some(address);
+        }
         let up = session.is_up();
         self.open(peer, StreamKind::Control, context);
         if up {
@@ -161,7 +168,7 @@ impl Sessions {
     pub(crate) fn on_bulk_opened(
         &mut self,
         peer: PeerId,
-        result: Result<BulkConnection, dnode_quic::Error>,
+        result: Result<BulkConnection, Error>,
         context: &mut Context,
     ) {
         let Some(session) = self.sessions.get_mut(&peer) else {
@@ -174,7 +181,15 @@ impl Sessions {
             }
             Err(error) => {
                 tracing::debug!(%peer, %error, "no bulk connection");
-                session.no_bulk();
+                match error {
+                    // That will not change.
+                    Error::Unsupported(_)
+                    | Error::NotConnected
+                    | Error::WrongPeer { .. }
+                    | Error::NoIdentity => session.no_bulk(),
+                    // One that is late or was refused may open the next time.
+                    _ => session.not_opened(StreamKind::Bulk, Via::Quic),
+                }
                 self.open(peer, StreamKind::Bulk, context);
             }
         }

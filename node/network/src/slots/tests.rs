@@ -107,13 +107,13 @@ fn who_comes_by_itself_leaves_places_for_those_that_are_dialled() {
     assert_eq!(usize::from(number), DIALLED_FROM - for_dialled);
     assert_eq!(slots.judge(&guest(number), began), Verdict::Full);
     for number in number..DIALLED_FROM as u8 {
-        assert!(slots.lacks_dialled());
+        assert!(slots.lacks_dialled(began));
         let dialled = Guest { dialled: true, ..guest(number) };
         assert_eq!(slots.judge(&dialled, began), Verdict::Free);
         slots.insert(&dialled, began);
     }
-    assert!(!slots.lacks_dialled());
-    assert!(!Slots::new(DIALLED_FROM - 1).lacks_dialled(), "a small swarm has none of these");
+    assert!(!slots.lacks_dialled(began));
+    assert!(!Slots::new(DIALLED_FROM - 1).lacks_dialled(began), "a small swarm has none of these");
 }
 
 #[test]
@@ -155,4 +155,17 @@ fn a_crowd_of_one_subnet_or_invitation_gives_way_to_others_at_once() {
     assert_eq!(slots.judge(&invited(9), began), Verdict::Full);
     let other = Guest { invitation: Some((peer(90), 2)), ..guest(9) };
     assert_eq!(slots.judge(&other, began), Verdict::InsteadOf(peer(7)));
+}
+
+#[test]
+fn of_a_crowd_who_is_served_is_not_the_youngest_and_stays_for_its_chance() {
+    let began = Instant::now();
+    let mut slots = full(|number| from(number, "192.0.2.1"), began);
+    let stranger = from(9, "198.51.100.1");
+    assert_eq!(slots.judge(&stranger, began), Verdict::InsteadOf(peer(7)));
+    let later = began + Duration::from_secs(60);
+    slots.served(&peer(0), later);
+    assert_eq!(slots.judge(&stranger, later), Verdict::InsteadOf(peer(7)));
+    slots.served(&peer(7), later);
+    assert_eq!(slots.judge(&stranger, later), Verdict::InsteadOf(peer(6)));
 }
