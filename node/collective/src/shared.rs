@@ -372,8 +372,9 @@ impl SharedMemory {
         // A signal may end each sleep early.
         if slept == Err(rustix::io::Errno::TIMEDOUT) || slept == Err(rustix::io::Errno::INTR) {
             self.sockets.links.all_alive(operation)?;
-            self.sockets.links.look(operation, rank, since)?;
         }
+        // A rank that wakes this one without end is waited for no longer than one that is silent.
+        self.sockets.links.look(operation, rank, since)?;
         Ok(())
     }
 }
