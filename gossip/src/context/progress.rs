@@ -72,6 +72,13 @@ impl Progress {
         self.samples
     }
 
+    /// The clock of a peer that has done as many local steps, and commits after so many each. The own one may be less
+    /// than that: commits that a bound holds back have more steps.
+    pub(crate) fn nominal_clock(&self, local_steps: u64) -> Clock {
+        let samples = u64::from(self.step_batch).saturating_mul(local_steps);
+        self.clock.max(Clock(self.samples.checked_div(samples).unwrap_or(0)))
+    }
+
     pub(crate) const fn has_committed(&self) -> bool {
         self.committed
     }
@@ -201,4 +208,18 @@ pub(crate) fn speed(step: Duration, batch: u32) -> f64 {
 /// Time that so many steps take.
 pub(crate) fn steps_time(step: Duration, steps: u64) -> Duration {
     step.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretched_commits_count_as_those_that_their_steps_would_have_made() {
+        let mut progress = Progress::new(Clock(3), Load { local_steps: 4, batch: 8 });
+        // No step is counted yet, as after taking over a replica.
+        assert_eq!(progress.nominal_clock(4), Clock(3));
+        progress.set_samples(8 * 4 * 5 + 8);
+        assert_eq!(progress.nominal_clock(4), Clock(5));
+    }
 }

@@ -56,15 +56,17 @@ pub(crate) fn update_load(context: &mut Context, members: &Members) {
 /// How long a peer that has done its last step should stay for the slower ones: twice what the
 /// slowest counting neighbour needs for its commits behind at measured step times, within limits.
 pub(crate) fn grace(context: &Context, members: &Members) -> Duration {
-    let (own, clock) = (context.progress.commit_time(), context.progress.clock());
+    let (own, local_steps) = (context.progress.commit_time(), context.config.pace.local_steps);
+    let balanced = context.config.pace.balance != Balance::Off;
+    let clock = if balanced {
+        context.progress.clock()
+    } else {
+        context.progress.nominal_clock(local_steps)
+    };
     let needed = members.iter().filter(|(_, member)| member.counts()).map(|(_, member)| {
         let behind = clock.ahead_of(member.clock.unwrap_or_default()).saturating_add(1);
         // Balanced rounds take the same time everywhere.
-        let round = if context.config.pace.balance == Balance::Off {
-            steps_time(member.step_time, context.config.pace.local_steps)
-        } else {
-            own
-        };
+        let round = if balanced { own } else { steps_time(member.step_time, local_steps) };
         round.saturating_mul(u32::try_from(behind).unwrap_or(u32::MAX))
     });
     let longest = needed.max().unwrap_or_default();
