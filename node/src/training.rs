@@ -44,7 +44,7 @@ pub(crate) use ring::{RingChunk, RingFrame};
 use standby::Overdue;
 
 /// Largest number of commands that wait for either thread. It is never reached: the core bounds what is
-/// open, and only the newest permission and the newest group of a rack wait.
+/// open, and training has a mailbox in which only the newest of each wait.
 const COMMANDS_MAX: usize = 1024;
 /// Largest number of reports that wait for the driver; when there are so many, the threads wait.
 const REPORTS_MAX: usize = 256;
@@ -58,19 +58,11 @@ const RING_FRAMES_MAX: usize = 1024;
 pub(crate) enum Command {
     /// A piece of the core's work, with the tensor that belongs to it; a read and a recall need none.
     Work(Work, Option<Encoded>),
-    /// What the thread may do has changed: it is to read the mailbox.
+    /// Something in its mailbox has changed: the thread is to read it.
     Permission,
-    /// All exchanges of the round have ended.
-    RoundDone,
     /// Go on from this clock; both threads do so. `replaced`: the replica was replaced by one of this
     /// clock.
     AdoptClock { clock: Clock, replaced: bool },
-    /// Draw from this shard of the training data.
-    Shard(u32),
-    /// The run ends at this step.
-    Steps(u64),
-    /// The ring is complete: this peer's place in it, and the group when all are near each other.
-    Ring(Place, Option<Box<dyn Collective>>),
     /// Write a checkpoint, after an evaluation if asked, and end. All that was queued before is mixed
     /// first.
     Stop { evaluate: bool },
@@ -288,21 +280,12 @@ impl TrainingThread {
         Arc::clone(&self.giving)
     }
 
-    /// Queues a command; `false` when the thread has ended.
+    /// Queues a command for the mixing thread; `false` when it has ended.
     ///
     /// # Panics
     /// When more is open than the core allows, which is a defect.
     pub(crate) fn command(&self, command: Command) -> bool {
-        let of_steps = matches!(
-            command,
-            Command::Permission
-                | Command::RoundDone
-                | Command::Shard(_)
-                | Command::Steps(_)
-                | Command::Ring(..)
-        );
-        let queue = if of_steps { self.commands.as_deref() } else { self.mixing.as_ref() };
-        let Some(queue) = queue else { return false };
+        let Some(queue) = &self.mixing else { return false };
         if matches!(command, Command::Stop { .. }) {
             self.mailbox.change(|permission| permission.stopping = true);
         }
@@ -352,6 +335,26 @@ impl TrainingThread {
     /// This peer begins a round of exchanges after so many local steps from now on.
     pub(crate) fn round_every(&self, steps: u64) {
         self.mailbox.permit(|permission| permission.round_every = Some(steps));
+    }
+
+    /// All exchanges of the round have ended.
+    pub(crate) fn round_done(&self) {
+        self.mailbox.tell(|news| news.round_done = true);
+    }
+
+    /// The run ends at this step.
+    pub(crate) fn end_at(&self, step: u64) {
+        self.mailbox.tell(|news| news.end = Some(step));
+    }
+
+    /// Samples are drawn from this shard of the training data from the next step on.
+    pub(crate) fn draw_from(&self, shard: u32) {
+        self.mailbox.tell(|news| news.shard = Some(shard));
+    }
+
+    /// The ring is complete: this peer's place in it, and the group when all are near each other.
+    pub(crate) fn ring(&self, place: Place, group: Option<Box<dyn Collective>>) {
+        drop(self.mailbox.tell(|news| news.ring.replace((place, group))));
     }
 
     /// The ranks of the rack have got together, or this peer trains alone. A group that the thread has
@@ -406,7 +409,7 @@ impl TrainingThread {
 
     /// Closes the queues, which ends training after its present step, and waits for both threads.
     pub(crate) fn join(&mut self) {
-        (self.commands, self.mixing, self.ring) = (None, None, None);
+        drop((self.commands.take(), self.mixing.take(), self.ring.take()));
         self.replica.close();
         self.reports.close();
         // Drops the remaining reports, so that no thread waits for ever for an answer to one.

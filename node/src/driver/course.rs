@@ -9,7 +9,6 @@ use dnode_protocol::{Message, Part, PeerId, RunDifference};
 
 use super::host::Host;
 use crate::config::{Config, DATA_DIGEST};
-use crate::training::Command;
 
 /// Largest number of warnings about differences, one for each peer and field.
 const TOLD_MAX: usize = 1024;
@@ -81,7 +80,8 @@ impl Course {
     }
 
     /// Where the swarm ends: the latest of the ends that persons have set, else the latest of all. More than a
-    /// third of those who name one go on until then, so one of three cannot have this peer train without end.
+    /// third of the neighbours who name one go on until then, so one of three neighbours cannot have this peer train
+    /// without end.
     fn swarms_end(&self) -> Option<u64> {
         // Who has just come names none yet.
         let before = self.heard.values().filter(|part| part.steps.is_some()).count() / 3;
@@ -187,7 +187,7 @@ impl Course {
         let Settled { end, shard } = self.settle();
         if let Some(end) = end {
             tracing::info!("ends at step {end}, as the swarm does; --steps chooses another end");
-            host.training.command(Command::Steps(end));
+            host.training.end_at(end);
             host.telemetry.ends_at(end);
         }
         if let Some(shard) = shard {
@@ -205,7 +205,7 @@ impl Course {
     fn draw_from(&self, shard: u32, host: &mut Host) {
         let shards = self.mine.shards;
         tracing::info!("draws from shard {shard} of {shards}; --shard I/{shards} chooses another");
-        host.training.command(Command::Shard(shard));
+        host.training.draw_from(shard);
         host.telemetry.event("shard", &format!("{shard}/{shards}"));
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::host::Host;
 use super::terms::Terms;
-use crate::training::{Command, Loss, RankGroup, RingChunk};
+use crate::training::{Loss, RankGroup, RingChunk};
 pub(crate) use rack::rack_name;
 use rack::{Change, RackDriver};
 use ring::RingDriver;
@@ -98,7 +98,7 @@ impl Groups {
         let Some((place, group)) = self.ring.form(&host.network, host.peers().into_iter()) else {
             return false;
         };
-        host.training.command(Command::Ring(place, group));
+        host.training.ring(place, group);
         true
     }
 

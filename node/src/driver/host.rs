@@ -311,7 +311,7 @@ impl Host {
                 self.training.command(Command::AdoptClock { clock, replaced });
             }
             Output::RoundDone => {
-                self.training.command(Command::RoundDone);
+                self.training.round_done();
                 self.round_done = true;
             }
             Output::Disconnect { peer, back_off, reason } => {

@@ -70,6 +70,8 @@ pub(crate) struct DivergenceWatch {
     dead: u64,
     /// Whether the trainer is taken to report gradient norms.
     told_gradients: bool,
+    /// Whether it is taken to report losses: a loop of one's own may know none.
+    told_losses: bool,
     diverges: bool,
 }
 
@@ -91,6 +93,7 @@ impl DivergenceWatch {
             not_finite: 0,
             dead: 0,
             told_gradients: chance.is_some(),
+            told_losses: chance.is_some(),
             diverges: false,
         }
     }
@@ -98,8 +101,9 @@ impl DivergenceWatch {
     /// Takes the sample of the next step. Returns what has changed by it, if anything.
     pub(crate) fn step(&mut self, sample: Sample) -> Option<Divergence> {
         self.steps += 1;
+        self.told_losses |= !sample.loss.is_nan();
         if !sample.loss.is_finite() {
-            self.not_finite += 1;
+            self.not_finite += u64::from(self.told_losses);
             let told = self.not_finite == NOT_FINITE_STEPS && !self.diverges;
             self.diverges |= told;
             let what = format!("the loss has been no number for {NOT_FINITE_STEPS} steps");
@@ -274,6 +278,9 @@ mod tests {
             assert_eq!(what(&found), "the loss has been no number for 10 steps");
             assert!(judge(None, |step| if step % 9 == 0 { odd } else { 1.0 }).is_empty());
         }
+        // A loop that tells no loss, and a trainer of which one is known.
+        assert!(judge(None, |_| f64::NAN).is_empty());
+        assert_eq!(judge(Some(CHANCE), |_| f64::NAN).len(), 1);
     }
 
     #[test]

@@ -141,21 +141,27 @@ impl Giving {
         self.lock().stepped = None;
     }
 
-    /// How long the next snapshot is put off from `now` on, and by what; `None` if it may be given.
-    pub(crate) fn put_off(&self, now: Instant) -> Option<(Duration, Slowed)> {
+    /// How long the next snapshot is put off from `now` on, and by what, where that is known; `None` if it may be
+    /// given.
+    pub(crate) fn put_off(&self, now: Instant) -> Option<(Duration, Option<Slowed>)> {
         let state = self.lock();
         // All that is given between the ends of two steps may be more than is saved up.
-        let present = now.saturating_duration_since(state.stepped?);
-        let beside = if state.gave || state.open > 0 { present.as_secs_f64() } else { 0.0 };
-        let wait = state.slowdown.earned_in(beside);
+        let present = now.saturating_duration_since(state.stepped?).as_secs_f64();
+        let Slowdown { beside, usual, .. } = state.slowdown;
+        if present > SAVED_SECONDS.max(STEP_MAX * usual.mean()) {
+            // That is no step: an evaluation, a checkpoint, or a loop that does something else.
+            return None;
+        }
+        let gives = state.gave || state.open > 0;
+        let wait = state.slowdown.earned_in(if gives { present } else { 0.0 });
         let wait = Duration::try_from_secs_f64(wait).unwrap_or(PAUSE_MAX);
         if wait.is_zero() {
             return None;
         }
         let since = state.last.map_or(PAUSE_MAX, |last| now.saturating_duration_since(last));
         let left = PAUSE_MAX.checked_sub(since).filter(|left| !left.is_zero())?;
-        let Slowdown { beside, usual, .. } = state.slowdown;
-        Some((wait.max(PAUSE_MIN).min(left), Slowed { beside: beside.mean(), usual: usual.mean() }))
+        let slowed = Slowed { beside: beside.mean(), usual: usual.mean() };
+        Some((wait.max(PAUSE_MIN).min(left), beside.is_known().then_some(slowed)))
     }
 
     /// A snapshot is given from `now` on.
@@ -280,6 +286,7 @@ mod tests {
         (0..6_000).for_each(|_| giving.stepped(begin, 3.0 * USUAL, 8));
         let (wait, slowed) = giving.put_off(begin).unwrap();
         assert_eq!(wait, PAUSE_MAX);
+        let slowed = slowed.unwrap();
         assert!((slowed.beside / slowed.usual - 3.0).abs() < 0.01, "{slowed:?}");
         assert_eq!(giving.put_off(begin + PAUSE_MAX), None);
         drop(gift);
@@ -318,6 +325,8 @@ mod tests {
         let later = begin + Duration::from_secs(1);
         assert_eq!(giving.put_off(later), None, "nothing is given beside it");
         let _gift = giving.begin(begin + Duration::from_millis(900));
-        assert_eq!(giving.put_off(later).map(|(wait, _)| wait), Some(Duration::from_millis(150)));
+        assert_eq!(giving.put_off(later), Some((Duration::from_millis(150), None)));
+        // A loop that does something else is no slower for it.
+        assert_eq!(giving.put_off(begin + Duration::from_secs(11)), None);
     }
 }

@@ -1,8 +1,10 @@
-//! The training thread's mailbox: its permission and its rack, of which only the newest is kept.
+//! The training thread's mailbox: its permission and its news, of which only the newest are kept. A thread that
+//! takes long, such as a loop of one's own that stands still over night, finds no more of them than it can read.
 
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use dnode_collective::{Collective, Place};
 use dnode_gossip::Load;
 use dnode_protocol::Clock;
 
@@ -12,9 +14,25 @@ use super::{Command, RankGroup};
 #[derive(Debug)]
 struct Control {
     permission: Permission,
-    /// The rack, if it has changed: a group, or `None` for training alone. The newest replaces those
-    /// before, however often the ranks get together during a step.
-    rack: Option<Option<RankGroup>>,
+    news: News,
+}
+
+/// What has happened since the thread last looked.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// All exchanges of the round have ended.
+    pub(super) round_done: bool,
+    /// The run ends at this step.
+    pub(super) end: Option<u64>,
+    /// It is to draw from this shard of the training data.
+    pub(super) shard: Option<u32>,
+    /// It is to go on from this clock, and whether the replica was replaced by one of this clock.
+    pub(super) adopted: Option<(Clock, bool)>,
+    /// The ring is complete: this peer's place in it, and the group when all are near each other.
+    pub(super) ring: Option<(Place, Option<Box<dyn Collective>>)>,
+    /// The rack has changed: a group, or `None` for training alone. The newest replaces those before, however often
+    /// the ranks get together during a step.
+    pub(super) rack: Option<Option<RankGroup>>,
 }
 
 /// What the thread may do. The newest replaces the one before, so that neighbours whose news come
@@ -59,7 +77,7 @@ impl Mailbox {
             stopping: false,
             queued: false,
         };
-        let control = Arc::new(Mutex::new(Control { permission: first, rack: None }));
+        let control = Arc::new(Mutex::new(Control { permission: first, news: News::default() }));
         Self { control, commands: Arc::downgrade(commands) }
     }
 
@@ -74,17 +92,30 @@ impl Mailbox {
         self.wake();
     }
 
-    /// Has the thread train as a rank of a group, or alone.
-    pub(super) fn rack(&self, rack: Option<RankGroup>) {
-        let replaced = self.lock().rack.replace(rack);
+    /// Adds to the news and has the thread read them. Returns what `add` does.
+    pub(super) fn tell<T>(&self, add: impl FnOnce(&mut News) -> T) -> T {
+        let replaced = add(&mut self.lock().news);
         self.wake();
-        // Not under the lock: the links of a group may take a while to close.
-        drop(replaced);
+        replaced
     }
 
-    /// Takes the newest change of the rack, if it was not taken yet.
-    pub(super) fn take_rack(&self) -> Option<Option<RankGroup>> {
-        self.lock().rack.take()
+    /// Has the thread train as a rank of a group, or alone.
+    pub(super) fn rack(&self, rack: Option<RankGroup>) {
+        // Dropped outside of the lock: the links of a group may take a while to close.
+        drop(self.tell(|news| news.rack.replace(rack)));
+    }
+
+    /// Has the thread go on from this clock.
+    pub(super) fn adopt(&self, clock: Clock, replaced: bool) {
+        self.tell(|news| {
+            let before = news.adopted.unwrap_or((clock, replaced));
+            news.adopted = Some((clock.max(before.0), replaced || before.1));
+        });
+    }
+
+    /// Takes the news that were not taken yet.
+    pub(super) fn take_news(&self) -> News {
+        std::mem::take(&mut self.lock().news)
     }
 
     /// Has the thread read its permission and do what mixing waits for.
@@ -120,6 +151,12 @@ impl Mailbox {
     /// Whether a [`Command::Stop`] is on its way.
     pub(super) fn is_stopping(&self) -> bool {
         self.lock().permission.stopping
+    }
+
+    /// Whether the thread has read its permission since it was last woken.
+    #[cfg(test)]
+    pub(super) fn is_read(&self) -> bool {
+        !self.lock().permission.queued
     }
 
     fn lock(&self) -> MutexGuard<'_, Control> {

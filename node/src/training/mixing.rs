@@ -66,17 +66,14 @@ impl Mixing {
                 let lock = self.shared.lock();
                 self.clock.fetch_max(clock.0, Ordering::Relaxed);
                 drop(lock);
-                self.mailbox.send(command)
+                self.mailbox.adopt(clock, replaced);
+                true
             }
             Command::Stop { .. } => {
                 self.mailbox.send(command);
                 false
             }
-            Command::Permission
-            | Command::RoundDone
-            | Command::Shard(_)
-            | Command::Steps(_)
-            | Command::Ring(..) => true,
+            Command::Permission => true,
         }
     }
 

@@ -24,7 +24,7 @@ use dnode_protocol::Clock;
 use dnode_trainer::{Replica, StepReport, TrainError};
 
 use super::divergence::DivergenceWatch;
-use super::mailbox::Permission;
+use super::mailbox::{News, Permission};
 use super::{Activity, Command, Commits, Loss, Plan, RankGroup, Report};
 use crate::telemetry::labels::warn_of_skew;
 pub(super) use averaging::Averaging;
@@ -72,7 +72,7 @@ pub(super) fn train(
     let end = told.map_or_else(|end| end, |()| training.run());
     training.end(end);
     // A group that this thread has not joined is dropped now, so that its other ranks learn it at once.
-    drop(training.context.queues.take_rack());
+    drop(training.context.queues.take_news());
 }
 
 impl Training {
@@ -134,32 +134,37 @@ impl Training {
     }
 
     fn obey(&mut self, command: Command) -> Result<(), End> {
-        let context = &mut self.context;
         match command {
-            Command::Permission => return self.on_permission(),
-            Command::RoundDone => context.cursor.close_round(),
-            Command::AdoptClock { clock, replaced } => {
-                return self.on_adopt_clock(clock, replaced);
-            }
-            Command::Shard(shard) => {
-                if !context.replica.set_shard(shard) {
-                    tracing::warn!("the trainer cannot draw from shard {shard}");
-                }
-                warn_of_skew(context.replica.trainer_mut().data_share());
-            }
-            Command::Steps(steps) => context.set_end(steps),
-            Command::Ring(place, group) => self.ranks = Some(Ranks::new(place, group)),
-            Command::Stop { evaluate } => return Err(End::Stopped { evaluate }),
-            Command::Work(..) => {}
+            Command::Permission => self.on_permission(),
+            Command::Stop { evaluate } => Err(End::Stopped { evaluate }),
+            Command::Work(..) | Command::AdoptClock { .. } => Ok(()),
         }
-        Ok(())
     }
 
-    /// Reads the driver's newest permission, and its newest group of ranks.
+    /// Reads the driver's newest permission, and what has happened.
     fn on_permission(&mut self) -> Result<(), End> {
-        let permission = self.context.queues.permission();
+        let context = &mut self.context;
+        let permission = context.queues.permission();
+        let News { round_done, end, shard, adopted, ring, rack } = context.queues.take_news();
+        if round_done {
+            context.cursor.close_round();
+        }
+        if let Some(steps) = end {
+            context.set_end(steps);
+        }
+        if let Some(shard) = shard {
+            if !context.replica.set_shard(shard) {
+                tracing::warn!("the trainer cannot draw from shard {shard}");
+            }
+            warn_of_skew(context.replica.trainer_mut().data_share());
+        }
+        if let Some((place, group)) = ring {
+            self.ranks = Some(Ranks::new(place, group));
+        }
+        if let Some((clock, replaced)) = adopted {
+            self.on_adopt_clock(clock, replaced)?;
+        }
         self.permit(&permission);
-        let rack = self.context.queues.take_rack();
         rack.map_or(Ok(()), |group| self.on_rack(group))
     }
 

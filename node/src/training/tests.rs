@@ -247,6 +247,27 @@ fn news_of_the_limit_that_come_faster_than_steps_wait_as_one() {
 }
 
 #[test]
+fn what_happens_while_a_step_does_not_end_waits_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (end_step, busy) = mpsc::channel();
+    let mut thread = start_counter(plan(folder.path(), 20), None, (1.0, Some(busy)));
+    thread.allow(true);
+    for _ in 0..10 * COMMANDS_MAX {
+        thread.round_done();
+        thread.end_at(18);
+        thread.draw_from(0);
+        thread.mailbox.adopt(Clock(3), false);
+    }
+    drop(end_step);
+    let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
+    let mut clocks = reports.iter().filter_map(|report| match report {
+        Report::Committed { clock, .. } => Some(*clock),
+        _ => None,
+    });
+    assert_eq!(clocks.next(), Some(Clock(4)));
+}
+
+#[test]
 fn a_peer_that_never_began_leaves_no_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let mut thread = start(plan(folder.path(), 7), None);

@@ -13,7 +13,8 @@ use crate::training::{Report, TrainingProgress};
 #[derive(Debug)]
 struct Window {
     began: Instant,
-    loss: f64,
+    /// Sum of the losses that are known, and how many are.
+    losses: (f64, u64),
     steps: u64,
     samples: u64,
     learning_rate: f64,
@@ -21,7 +22,20 @@ struct Window {
 
 impl Window {
     fn new() -> Self {
-        Self { began: Instant::now(), loss: 0.0, steps: 0, samples: 0, learning_rate: 0.0 }
+        Self { began: Instant::now(), losses: (0.0, 0), steps: 0, samples: 0, learning_rate: 0.0 }
+    }
+
+    /// A loop of one's own may know no loss of some of its steps.
+    const fn tell(&mut self, loss: f64) {
+        if loss.is_finite() {
+            self.losses.0 += loss;
+            self.losses.1 += 1;
+        }
+    }
+
+    /// The mean of the losses; NaN where none is known.
+    const fn loss(&self) -> f64 {
+        self.losses.0 / self.losses.1 as f64
     }
 }
 
@@ -47,7 +61,7 @@ impl Metrics {
     /// A local step was taken.
     pub(super) fn gather(&mut self, report: &StepReport) {
         let window = &mut self.window;
-        window.loss += f64::from(report.loss);
+        window.tell(f64::from(report.loss));
         window.steps += 1;
         window.samples += report.samples;
         window.learning_rate = f64::from(report.learning_rate);
@@ -69,7 +83,7 @@ impl Metrics {
         let (_, wait_s) = context.pace.totals();
         let progress = TrainingProgress {
             position: context.cursor.position(),
-            loss: window.loss / window.steps as f64,
+            loss: window.loss(),
             learning_rate: window.learning_rate,
             samples_per_s: window.samples as f64 / window.began.elapsed().as_secs_f64().max(1e-9),
             batch: context.pace.batch(),
@@ -88,5 +102,20 @@ impl Metrics {
             learning_rate: f64::from(report.learning_rate),
         });
         found.map_or(Ok(()), |finding| context.queues.tell(Report::Diverging(finding)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loss_of_a_window_is_that_of_the_steps_that_know_one() {
+        let mut window = Window::new();
+        assert!(window.loss().is_nan());
+        for loss in [f64::NAN, 1.0, 2.0, f64::INFINITY] {
+            window.tell(loss);
+        }
+        assert!((window.loss() - 1.5).abs() < 1e-12);
     }
 }

@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 
 use super::end::End;
 use crate::training::giving::Giving;
-use crate::training::mailbox::{Mailbox, Permission};
+use crate::training::mailbox::{Mailbox, News, Permission};
 use crate::training::ring::RingFrame;
-use crate::training::{Activity, Command, Meter, RankGroup, Report};
+use crate::training::{Activity, Command, Meter, Report};
 
 /// Commands that come in, reports that go out, and what others read: the meter, and what giving costs.
 #[derive(Debug)]
@@ -103,9 +103,9 @@ impl Queues {
         self.mailbox.is_stopping()
     }
 
-    /// The newest change of the rack, if it was not taken yet: a group, or `None` for training alone.
-    pub(super) fn take_rack(&self) -> Option<Option<RankGroup>> {
-        self.mailbox.take_rack()
+    /// What has happened since the thread last looked.
+    pub(super) fn take_news(&self) -> News {
+        self.mailbox.take_news()
     }
 
     /// Frames of the previous peer of the ring.
@@ -149,6 +149,9 @@ mod tests {
     use super::*;
     use crate::training::REPORTS_MAX;
 
+    /// Longest wait for a thread; the machine may be busy.
+    const DEADLINE: Duration = Duration::from_secs(30);
+
     /// The queues of a thread that waits for the order to stop, and the ends that others have.
     fn queues() -> (Queues, Arc<std::sync::mpsc::SyncSender<Command>>, Mailbox) {
         let (commands, from_driver) = sync_channel(8);
@@ -171,8 +174,11 @@ mod tests {
         mailbox.wake();
         let replica = shared.clone();
         let waits = std::thread::spawn(move || queues.wait_for_stop(&replica));
-        // It is read at once; where this thread is quicker, both are one.
-        std::thread::sleep(Duration::from_millis(20));
+        let deadline = Instant::now() + DEADLINE;
+        while !mailbox.is_read() {
+            assert!(Instant::now() < deadline, "nobody waits for commands");
+            std::thread::yield_now();
+        }
         shared.close();
         mailbox.wake();
         assert!(matches!(waits.join().unwrap(), End::Abandoned));
@@ -184,7 +190,7 @@ mod tests {
         let replica = Replica::new(Box::new(IdleTrainer::new(vec![0.0; 2]).unwrap()), None);
         let (queues, commands, mailbox) = queues();
         mailbox.wake();
-        commands.send(Command::RoundDone).unwrap();
+        commands.send(Command::Permission).unwrap();
         commands.send(Command::Stop { evaluate: true }).unwrap();
         let end = queues.wait_for_stop(&replica.shared());
         assert!(matches!(end, End::Stopped { evaluate: true }), "{end:?}");

@@ -87,7 +87,7 @@ fn train_in_ring(peers: &mut [TrainingThread]) -> Vec<Vec<u64>> {
         let threads = peers.iter_mut().enumerate().map(|(rank, peer)| {
             let next = rings[(rank + 1) % count].clone();
             scope.spawn(move || {
-                peer.command(Command::Ring(Place { rank, size: count }, None));
+                peer.ring(Place { rank, size: count }, None);
                 peer.allow(true);
                 let mut evaluated = Vec::new();
                 loop {
@@ -137,7 +137,7 @@ fn a_bound_does_not_hold_peers_that_commit_together() {
     let outer = OuterStep { learning_rate: 1.0, momentum: 0.0 };
     let mut alone = start(plan, Some(outer));
     alone.limit_commits(Clock(0));
-    alone.command(Command::Ring(Place { rank: 0, size: 1 }, None));
+    alone.ring(Place { rank: 0, size: 1 }, None);
     alone.allow(true);
     until(&mut alone, |report| matches!(report, Report::StepsDone));
     assert_eq!(read(&mut alone), (Clock(2), vec![4.0, 4.0]));
