@@ -68,10 +68,8 @@ enum Wake {
     Training(Option<Report>),
     /// A group has formed or failed, or those who were asked have answered.
     Group,
-    /// The host's deadline has come.
+    /// The host's deadline has come, or it is time to look at all else.
     Deadline,
-    /// Time has passed.
-    Tick,
 }
 
 /// What the loop works with.
@@ -108,8 +106,10 @@ pub(crate) struct Driver {
     without_bound: Option<String>,
     /// Why this peer is no member of the run any more.
     no_member: Option<String>,
-    /// Network events handled since the host's deadline came.
+    /// Network events handled since the deadline of the loop came.
     burst: u32,
+    /// When all else is looked at next.
+    next_tick: Instant,
 }
 
 impl Driver {
@@ -137,6 +137,7 @@ impl Driver {
             without_bound,
             no_member: None,
             burst: 0,
+            next_tick: Instant::now(),
         }
     }
 
@@ -151,10 +152,8 @@ impl Driver {
         if self.lifecycle.is_untrained() {
             self.host.feed(Input::Untrained);
         }
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !self.lifecycle.is_over() {
-            let deadline = self.host.deadline();
+            let deadline = self.host.deadline().min(self.next_tick);
             self.burst = if Instant::now() < deadline { 0 } else { self.burst };
             let wake = tokio::select! {
                 biased;
@@ -164,7 +163,6 @@ impl Driver {
                 () = self.groups.changed() => Wake::Group,
                 event = events.recv() => Wake::Network(event),
                 () = sleep_until(deadline.into()) => Wake::Deadline,
-                _ = tick.tick() => Wake::Tick,
             };
             self.on_wake(wake);
         }
@@ -199,13 +197,23 @@ impl Driver {
             Wake::Training(None) => self.lifecycle.fail(DriveError::ThreadDied),
             // Looked at below, as after every wake.
             Wake::Group => {}
-            Wake::Deadline => self.host.on_deadline(),
-            Wake::Tick => self.on_tick(),
+            Wake::Deadline => self.on_deadline(),
         }
         self.lifecycle.look_at_round(&mut self.host);
         self.advance_stage();
         self.groups.look_at_rack(&mut self.host);
         self.lifecycle.look_at_round(&mut self.host);
+    }
+
+    fn on_deadline(&mut self) {
+        let now = Instant::now();
+        if now >= self.next_tick {
+            self.next_tick = now + TICK;
+            self.on_tick();
+        }
+        if now >= self.host.deadline() {
+            self.host.on_deadline();
+        }
     }
 
     fn on_tick(&mut self) {

@@ -46,8 +46,10 @@ impl Snapshots {
         }
         if let Some((wait, slowed)) = self.giving.put_off(now) {
             self.again = Some(now + wait);
-            if self.told.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EVERY) {
-                (self.told, self.news) = (Some(now), Some(slowed));
+            let due =
+                self.told.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EVERY);
+            if slowed.is_some() && due {
+                (self.told, self.news) = (Some(now), slowed);
             }
             return None;
         }

@@ -1,6 +1,7 @@
-//! Advice to a person on a peer that is refused, by the setting that differs.
+//! What a person is told of a peer that is refused, with advice by the setting that differs.
 
 use dnode_network::{INVITATION, NotLetIn};
+use dnode_protocol::{PeerId, RunDifference};
 
 use crate::config::{DATA_DIGEST, SETTINGS};
 
@@ -17,6 +18,13 @@ pub(crate) const fn way_in(why: NotLetIn) -> &'static str {
             "the run there has another secret; start with the ticket that one of its members printed"
         }
     }
+}
+
+/// Says in the log that `peer` and this one refuse each other.
+pub(super) fn warn(peer: PeerId, difference: &RunDifference, by_us: bool) {
+    let who = if by_us { "refused" } else { "was refused by" };
+    let advice = advice(&difference.field);
+    tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
 }
 
 /// What to do about a difference in this field that keeps two peers apart.

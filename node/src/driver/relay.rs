@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::bootstrap::Bootstrap;
 use super::error::DriveError;
-use super::refusal::advice;
+use super::refusal;
 use super::removals::{Removals, words};
 use super::telemetry::{ADDRESS_FILE, write_addresses};
 use crate::storage::peer_store::PeerStore;
@@ -152,12 +152,13 @@ impl Relay {
                 tracing::warn!("this peer leaves the run: {why}");
                 self.over = Some(DriveError::NoMember(why));
             }
-            NetworkEvent::Copied { how } => {
+            NetworkEvent::Copied { how } if self.caused.one_more() => {
                 tracing::warn!("another process has the identity of this one: {how}");
             }
             // The network passes on nothing else between a relay and a member.
             NetworkEvent::SocketBuffers { .. }
             | NetworkEvent::Channel { .. }
+            | NetworkEvent::Copied { .. }
             | NetworkEvent::PeerUp { .. }
             | NetworkEvent::PeerDown { .. }
             | NetworkEvent::Message { .. }
@@ -193,9 +194,7 @@ impl Relay {
             return;
         }
         if self.caused.one_more() {
-            let who = if by_us { "refused" } else { "was refused by" };
-            let advice = advice(&difference.field);
-            tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
+            refusal::warn(peer, &difference, by_us);
         }
         if self.bootstrap.refused(&peer) && !self.bootstrap.has_met() {
             self.over = Some(DriveError::OtherRun(difference));

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use dnode_gossip::{Event, Gossip, RefusedMix, Role};
 use dnode_network::{NetworkEvent, NetworkHandle, unix_time};
-use dnode_protocol::{ExchangeId, PeerId, Stripe, Summary, Time};
+use dnode_protocol::{About, ExchangeId, PeerId, Stripe, Summary, Time};
 use dnode_trainer::Evaluation;
 use dnode_trainer::checkpoint::Saved;
 
@@ -122,7 +122,12 @@ impl Telemetry {
 
     /// A neighbour has sent summaries of how peers do.
     pub(crate) fn summaries(&mut self, from: &PeerId, summaries: Vec<Summary>, now: Time) {
-        self.viewing.heard(from, summaries, now);
+        let about = self.viewing.heard(from, summaries, now);
+        if let Some(About { name, host, device }) = about
+            && self.caused.one_more()
+        {
+            tracing::info!(peer = %from.short(), name, host, device, "peer says who it is");
+        }
     }
 
     /// Writes the first line of the metrics: which peer trains what.

@@ -7,7 +7,7 @@ use dnode_protocol::invitation::Role as Grade;
 use dnode_protocol::{PeerId, RunDifference};
 
 use super::Telemetry;
-use crate::driver::refusal::advice;
+use crate::driver::refusal;
 
 impl Telemetry {
     /// A peer comes, goes or breaks rules.
@@ -64,9 +64,7 @@ impl Telemetry {
         if !self.caused.one_more() {
             return;
         }
-        let who = if by_us { "refused" } else { "was refused by" };
-        let advice = advice(&difference.field);
-        tracing::warn!("{who} {}: {difference}; {advice}", peer.short());
+        refusal::warn(peer, difference, by_us);
         self.event("refused", &format!("{peer}: {difference}"));
     }
 

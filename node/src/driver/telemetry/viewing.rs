@@ -170,16 +170,22 @@ impl Viewing {
         }
     }
 
-    pub(super) fn heard(&mut self, from: &PeerId, summaries: Vec<Summary>, now: Time) {
+    /// A neighbour has sent summaries. Returns who it says it is, where that is new.
+    pub(super) fn heard(
+        &mut self,
+        from: &PeerId,
+        summaries: Vec<Summary>,
+        now: Time,
+    ) -> Option<About> {
         let own = summaries.iter().find(|summary| summary.peer == *from);
         let new = own.filter(|summary| self.introduced.get(from) != Some(&summary.about));
-        if let Some(summary) = new {
+        let about = new.map(|summary| summary.about.clone());
+        if let Some(about) = &about {
             // Bounded at the next snapshot.
-            self.introduced.insert(*from, summary.about.clone());
-            let About { name, host, device } = &summary.about;
-            tracing::info!(peer = %from.short(), name, host, device, "peer says who it is");
+            self.introduced.insert(*from, about.clone());
         }
         self.swarm.heard(summaries, now);
+        about
     }
 
     /// What a peer calls itself, where it has said so.

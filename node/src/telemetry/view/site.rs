@@ -115,16 +115,19 @@ impl Rendered {
     }
 }
 
+/// The host that a request names, and the same without a port; `None` unless it names one host.
+fn host(headers: &HeaderMap) -> Option<(&str, &str)> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let (Some(host), None) = (hosts.next()?.to_str().ok(), hosts.next()) else { return None };
+    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+    Some((host, name.map_or(host, |(name, _)| name)))
+}
+
 /// Whether the request names this server by `localhost` or by an IP address. A stranger could make any
 /// other name point here.
 fn is_own_host(headers: &HeaderMap, site: Site) -> bool {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let (Some(host), None) = (hosts.next().and_then(|host| host.to_str().ok()), hosts.next())
-    else {
-        return false;
-    };
-    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
-    if name.map_or(host, |(name, _)| name).eq_ignore_ascii_case("localhost") {
+    let Some((host, name)) = host(headers) else { return false };
+    if name.eq_ignore_ascii_case("localhost") {
         return true;
     }
     let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -137,13 +140,7 @@ fn is_own_host(headers: &HeaderMap, site: Site) -> bool {
 /// in the domain of multicast DNS. Whoever has metrics collected by name knows that name; who makes a name
 /// point here has to guess it, and has no way to own it in those three forms.
 fn is_own_name(headers: &HeaderMap, own: &str) -> bool {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let (Some(host), None) = (hosts.next().and_then(|host| host.to_str().ok()), hosts.next())
-    else {
-        return false;
-    };
-    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
-    let name = name.map_or(host, |(name, _)| name);
+    let Some((_, name)) = host(headers) else { return false };
     let short = own.split('.').next().unwrap_or_default();
     let local = format!("{short}.local");
     !short.is_empty() && [own, short, &local].iter().any(|it| it.eq_ignore_ascii_case(name))
