@@ -385,6 +385,8 @@ pub async fn join(
     let core = core.holding(&held, passed);
     telemetry.still_holds(&core.verdicts());
     let course = Course::new(identity.peer(), part, &config);
+    // Nothing that may fail for a setting comes after this.
+    dir.bind(&run)?;
     let training = TrainingThread::start(replica, plan, (position, tail_average), tracer.clone())
         .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
     let parts = Parts {

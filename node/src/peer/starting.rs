@@ -109,8 +109,8 @@ pub(super) fn with_end(mut config: Config, steps_given: bool, begins: &mut Begin
     config
 }
 
-/// The data directory, which is bound to the run, and whether it was bound to none before; the identity that is
-/// kept there, and who may take part. `given`: a ticket given by hand.
+/// The data directory, and whether it is bound to no run yet; the identity that is kept there, and who may take
+/// part. `given`: a ticket given by hand.
 pub(super) fn enter(
     config: &Config,
     run: &RunSpec,
@@ -119,7 +119,7 @@ pub(super) fn enter(
     let dir = DataDir::open(&config.node.data_dir)?;
     let identity = Identity::load_or_create(&dir)?;
     let is_new = !dir.is_bound();
-    dir.bind(run)?;
+    dir.check(run)?;
     let entrance = membership::enter(config, given, (&dir, &identity))?;
     Ok((dir, is_new, identity, entrance))
 }

@@ -157,11 +157,20 @@ impl DataDir {
     /// # Errors
     /// [`DataDirError::OtherRun`] names the differing field.
     pub fn bind(&self, run: &RunSpec) -> Result<(), DataDirError> {
-        let Some(bound) = self.bound()? else {
-            let path = self.path.join(RUN_FILE);
-            return write_atomic(&path, binding_text(run).as_bytes(), 0o644);
-        };
-        run.difference(&bound).map_or(Ok(()), |difference| {
+        self.check(run)?;
+        if self.is_bound() {
+            return Ok(());
+        }
+        write_atomic(&self.path.join(RUN_FILE), binding_text(run).as_bytes(), 0o644)
+    }
+
+    /// Checks that the directory is new, or belongs to `run`.
+    ///
+    /// # Errors
+    /// [`DataDirError::OtherRun`] names the differing field.
+    pub(crate) fn check(&self, run: &RunSpec) -> Result<(), DataDirError> {
+        let difference = self.bound()?.and_then(|bound| run.difference(&bound));
+        difference.map_or(Ok(()), |difference| {
             Err(DataDirError::OtherRun { path: self.path.clone(), difference })
         })
     }
@@ -453,6 +462,8 @@ mod tests {
     fn a_directory_of_another_run_is_refused_by_the_differing_field() {
         let folder = tempfile::tempdir().unwrap();
         let dir = DataDir::open(folder.path()).unwrap();
+        dir.check(&spec("3")).unwrap();
+        assert!(!dir.is_bound());
         dir.bind(&spec("1")).unwrap();
         dir.bind(&spec("1")).unwrap();
         let error = dir.bind(&spec("2")).unwrap_err().to_string();

@@ -68,7 +68,8 @@ impl PeerStore {
             if small(&file) { read(&file).ok().flatten().unwrap_or_default() } else { "".into() };
         let mut worked = false;
         let mut found: Vec<(Multiaddr, bool)> = Vec::new();
-        for line in text.lines().take(PEERS_MAX * ADDRESSES_PER_PEER_MAX) {
+        // The file has two lines beside the addresses.
+        for line in text.lines().take(PEERS_MAX * ADDRESSES_PER_PEER_MAX + 2) {
             match line.trim() {
                 WORKED => worked = true,
                 HEARD => worked = false,
