@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use dnode::console::Console;
 use tracing::{Level, Metadata};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Most lines that wait for Python.
@@ -61,9 +60,7 @@ pub(crate) fn next(seconds: f64) -> Option<Line> {
 /// Sends all events of this process to the queue, as the variable `RUST_LOG` filters them. The program `dnode`
 /// of the package has a log of its own, so a node starts this one and no import does.
 pub(crate) fn start() {
-    let wanted = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
-    let parsed = wanted.and_then(|filter| EnvFilter::try_new(filter).ok());
-    let filter = parsed.unwrap_or_else(|| EnvFilter::new(dnode::log::FILTER));
+    let (filter, problem) = dnode::log::filter();
     let form = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
@@ -72,7 +69,11 @@ pub(crate) fn start() {
         .without_time()
         .with_writer(ToQueue);
     // A second node of the process changes nothing.
-    let _ = form.try_init();
+    if form.try_init().is_ok()
+        && let Some(problem) = problem
+    {
+        tracing::warn!("{problem}");
+    }
 }
 
 /// Where a node says what is for persons, as lines of the log.

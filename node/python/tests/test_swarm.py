@@ -171,6 +171,33 @@ except KeyboardInterrupt:
     assert "STOPPED" in peer.wait()
 
 
+def test_after_an_interrupt_in_a_call_the_swarm_has_been_left(start: Start) -> None:
+    peer = start("0", '''
+swarm = dnode.join(Net(), run="waits", **LOCAL)
+print("JOINED", flush=True)
+try:
+    swarm.wait_for_peers(1)
+except KeyboardInterrupt:
+    print("NOW", swarm.membership, list(swarm.events(follow=True))[-1:] != [])
+''')
+    peer.until("JOINED")
+    peer.process.send_signal(signal.SIGINT)
+    assert "NOW left True" in peer.wait()
+
+
+def test_a_swarm_that_is_forgotten_leaves_and_its_temporary_folder_goes(start: Start) -> None:
+    log = start("0", '''
+swarm = dnode.join(Net(), run="forgotten", **{**LOCAL, "data_dir": None})
+folder = swarm.data_dir
+swarm.step(0.0)
+print("FOLDER", folder.exists())
+del swarm
+print("FOLDER", folder.exists())
+''').wait()
+    assert log.count("FOLDER True") == 1 and log.count("FOLDER False") == 1, log
+    assert "checkpoint written" in log, log
+
+
 def test_another_model_is_refused_by_name_and_a_wrong_setting_by_what_is_wrong(start: Start) -> None:
     first = start("0", ENDLESS)
     other = '''

@@ -20,16 +20,24 @@ use crate::telemetry::progress::Significant;
 pub const FILTER: &str =
     "warn,dnode=info,libp2p_kad=error,libp2p_relay=error,libp2p_autonat=error,libp2p_dcutr=error";
 
+/// What is logged, as `RUST_LOG` says it, and a warning where that cannot be read: then it is [`FILTER`].
+#[must_use]
+pub fn filter() -> (String, Option<String>) {
+    let wanted = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
+    let wanted = wanted.unwrap_or_else(|| FILTER.to_owned());
+    match EnvFilter::try_new(&wanted) {
+        Ok(_) => (wanted, None),
+        Err(error) => {
+            let warning = format!("RUST_LOG cannot be read ({error}); using \"{FILTER}\"");
+            (FILTER.to_owned(), Some(warning))
+        }
+    }
+}
+
 /// Sends the events of this process to `console`. A filter in `RUST_LOG` that cannot be read is
 /// ignored with a warning. A second call changes nothing.
 pub fn start(format: LogFormat, console: &Console) {
-    let wanted = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
-    let parsed = wanted.as_deref().map(EnvFilter::try_new);
-    let (filter, problem) = match parsed {
-        None => (EnvFilter::new(FILTER), None),
-        Some(Ok(filter)) => (filter, None),
-        Some(Err(error)) => (EnvFilter::new(FILTER), Some(error)),
-    };
+    let (filter, problem) = filter();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_timer(SystemTime)
@@ -41,8 +49,8 @@ pub fn start(format: LogFormat, console: &Console) {
         }
         LogFormat::Json => builder.json().flatten_event(true).try_init().is_ok(),
     };
-    if started && let Some(error) = problem {
-        tracing::warn!(%error, "RUST_LOG cannot be read; using \"{FILTER}\"");
+    if started && let Some(problem) = problem {
+        tracing::warn!("{problem}");
     }
 }
 

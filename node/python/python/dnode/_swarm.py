@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import shutil
+import sys
 import threading
 import time
 import weakref
@@ -186,10 +187,6 @@ class Swarm:
             for tensor in self._tensors:
                 tensor.reflect()
         self._losses, self._norms, self._rates = Figure(), Figure(0.0), Figure(0.0)
-        #: Around all that lets the node reach weights on a device.
-        self._in_order: Callable[[], AbstractContextManager[None]] = lambda: _torch.in_order(
-            _torch.devices(self._tensors) if self._on_device else []
-        )
         self._on_device = bool(_torch.devices(self._tensors))
         # Where the tensors began when the node was last told, and whether it is to be told again.
         self._begins, self._elsewhere = [tensor.begins for tensor in self._tensors], False
@@ -262,6 +259,23 @@ class Swarm:
         self._callbacks.lent = lent
         self._begins, self._elsewhere = [tensor.begins for tensor in self._tensors], False
 
+    def __del__(self) -> None:
+        # What no `with` block and no `leave` has ended. A half-made one has no node.
+        held = getattr(self, "_held", None) is not None and self._outcome is None
+        if held and os.getpid() == self._made_in and not sys.is_finalizing():
+            self._leave_quietly()
+
+    def _in_order(self) -> AbstractContextManager[None]:
+        """Around all that lets the node reach weights on a device."""
+        from dnode import _torch
+
+        return _torch.in_order(_torch.devices(self._tensors) if self._on_device else [])
+
+    def _learn(self) -> None:
+        """Finds out where the node stands after a call that has not ended well."""
+        if self._held is not None:
+            self._last = Step(*self._held.next_step())
+
     @property
     def _node(self) -> _native.Node:
         if self._held is None:
@@ -287,9 +301,8 @@ class Swarm:
         if link is None:
             try:
                 self._last = Step(*ordered())
-            except _native.Error:
-                if self._held is not None:
-                    self._last = Step(*self._held.next_step())
+            except BaseException:
+                self._learn()
                 raise
             return
         try:
@@ -307,9 +320,14 @@ class Swarm:
         link = self._link
         self._look()
         if link is None or not link.in_parts or link.closed or self.membership != "joined":
-            with self._in_order():
-                self._lend()
-                return ask(self._node)
+            try:
+                with self._in_order():
+                    self._lend()
+                    return ask(self._node)
+            except BaseException:
+                if link is None:
+                    self._learn()
+                raise
         answers: list[T] = []
 
         def work() -> Told:
@@ -381,7 +399,8 @@ class Swarm:
 
     def wait_for_peers(self, n: int, timeout: Optional[float] = None) -> int:
         """Waits until ``n`` other peers are connected, at most ``timeout`` seconds; returns how many are: 0
-        where the node has failed or the run is done.
+        where the node has failed or the run is done. Where the weights are being replaced meanwhile, that is
+        finished first, whatever the time.
 
         :raises NotJoined: when the swarm has been left.
         :raises Error: the node's, after ``errors="raise"``.
@@ -572,11 +591,13 @@ class Swarm:
         :raises Error: when the thread that steps would wait.
         """
         while True:
+            # Asked before the events: the last of them come when it ends.
+            joined = self.membership == "joined"
             for event in self.snapshot["events"]:
                 if event["number"] > self._seen:
                     self._seen = event["number"]
                     yield Event(event["number"], event["time_s"], event["name"], event["detail"])
-            if not follow or self.membership != "joined":
+            if not follow or not joined:
                 return
             if self._steps_in == threading.get_ident():
                 raise _native.Error(
