@@ -1,6 +1,6 @@
 # Commands of this repository; every recipe is one line that can be pasted into a shell.
 
-# Everything a change must pass; writes nothing.
+# What a change in Rust must pass; writes nothing. `.ci/run` is all.
 verify:
     cargo fmt --all --check && cargo clippy --release --workspace --all-targets --locked -- -D warnings && cargo test --release --workspace --locked && RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps --locked
 

@@ -1,8 +1,8 @@
-//! A trainer of one's own in a swarm: linear regression by plain gradient descent, ~60 lines.
+//! A trainer of one's own in a swarm: linear regression by plain gradient descent, about 100 lines.
 //!
-//! Start it twice, the second time with the line that the first one prints:
+//! Start it twice, the second time with the ticket that the first one writes:
 //! `cargo run --release -p dnode --example embed -- --data-dir a --shard 0/2`
-//! `cargo run --release -p dnode --example embed -- --data-dir b --shard 1/2 --bootstrap <address>`
+//! `cargo run --release -p dnode --example embed -- --data-dir b --shard 1/2 @a/ticket`
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! The dnode process: configuration, identity, files, signals and the loop around the pure cores.
 //!
 //! As a library: implement [`Trainer`] for your own model and pass it to [`join`] or
-//! [`join_blocking`]; `examples/embed.rs` does so in about 60 lines. Or keep your training loop and
+//! [`join_blocking`]; `examples/embed.rs` does so in about 100 lines. Or keep your training loop and
 //! call [`Swarm::step`] in it, as `examples/own_loop.rs` does.
 
 #![expect(clippy::disallowed_methods, reason = "the process is where clocks are read")]
