@@ -78,7 +78,7 @@ pub enum RotaryScaling {
 pub struct ModelConfig {
     /// Which model. Default mlp.
     pub kind: ModelKind,
-    /// Widths of the hidden layers (mlp), each `1..=65536`; 1 to 256 of them. Default `[128]`.
+    /// Widths of the hidden layers (mlp), each `1..=65536`; 1 to 256 of them. Default `[256, 128]`.
     pub hidden: Vec<usize>,
     /// Transformer blocks (gpt, llama), `1..=256`. Default 4.
     pub layers: usize,
