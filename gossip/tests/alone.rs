@@ -389,11 +389,11 @@ fn who_was_replaced_exchanges_at_once() {
 fn ask(host: &mut Host, now: &mut Time) -> (PeerId, ExchangeId) {
     host.handle(Input::RoundDue, *now);
     for _ in 0..100 {
-        let proposed = host.take_effects().into_iter().find_map(|effect| match effect {
-            Effect::Message { to, message: Message::Propose { exchange, .. } } => {
-                Some((to, exchange))
-            }
-            _ => None,
+        let proposed = host.take_effects().into_iter().find_map(|effect| {
+            let Effect::Message { to, message: Message::Propose { exchange, .. } } = effect else {
+                return None;
+            };
+            Some((to, exchange))
         });
         if let Some(proposed) = proposed {
             return proposed;

@@ -260,9 +260,8 @@ fn what_happens_while_a_step_does_not_end_waits_as_one() {
     }
     drop(end_step);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
-    let mut clocks = reports.iter().filter_map(|report| match report {
-        Report::Committed { clock, .. } => Some(*clock),
-        _ => None,
+    let mut clocks = reports.iter().filter_map(|report| {
+        if let Report::Committed { clock, .. } = report { Some(*clock) } else { None }
     });
     assert_eq!(clocks.next(), Some(Clock(4)));
 }

@@ -181,14 +181,18 @@ impl Sessions {
             }
             Err(error) => {
                 tracing::debug!(%peer, %error, "no bulk connection");
-                match error {
-                    // That will not change.
+                let stays = matches!(
+                    error,
                     Error::Unsupported(_)
-                    | Error::NotConnected
-                    | Error::WrongPeer { .. }
-                    | Error::NoIdentity => session.no_bulk(),
+                        | Error::NotConnected
+                        | Error::WrongPeer { .. }
+                        | Error::NoIdentity
+                );
+                if stays {
+                    session.no_bulk();
+                } else {
                     // One that is late or was refused may open the next time.
-                    _ => session.not_opened(StreamKind::Bulk, Via::Quic),
+                    session.not_opened(StreamKind::Bulk, Via::Quic);
                 }
                 self.open(peer, StreamKind::Bulk, context);
             }
