@@ -45,7 +45,7 @@ use crate::telemetry::progress::Reporter;
 use crate::telemetry::traces::{FLUSH_INTERRUPTED_MAX, FLUSH_MAX, Tracer, TracesError};
 use crate::telemetry::view::{ServeError, Snapshot};
 use crate::tools::check::FirstStep;
-use crate::training::{Ending, NotSaved, Plan, TrainingThread};
+use crate::training::{Ending, NotSaved, Plan};
 use first_step::first_step;
 use halves::{agreed, checked};
 use membership::{Entrance, Member, MembershipError, with_ticket};
@@ -54,7 +54,7 @@ pub use network::with_peers_file;
 pub use outcome::{LastEvaluation, Outcome};
 use share::stream;
 use starting::{Beginning, audit as audit_log, core, enter, metrics as metrics_of, noise};
-use starting::{replica, with_end};
+use starting::{replica, training, with_end};
 use terms::{kept_snapshots, observes, plan, terms};
 
 /// Threads of the runtime, for network and driver: the CPU cores are left to the trainer.
@@ -385,10 +385,8 @@ pub async fn join(
     let core = core.holding(&held, passed);
     telemetry.still_holds(&core.verdicts());
     let course = Course::new(identity.peer(), part, &config);
-    // Nothing that may fail for a setting comes after this.
-    dir.bind(&run)?;
-    let training = TrainingThread::start(replica, plan, (position, tail_average), tracer.clone())
-        .map_err(|reason| JoinError::Io { what: "start the training thread", reason })?;
+    let trained = (replica, plan, tracer.clone());
+    let training = training((&dir, &run), trained, (position, tail_average))?;
     let parts = Parts {
         core,
         fragments,

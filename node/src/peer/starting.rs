@@ -20,7 +20,8 @@ use crate::telemetry::audit::AuditLog;
 use crate::telemetry::metrics::{MetricsWriter, Revealed};
 use crate::telemetry::privacy;
 use crate::telemetry::tensorboard::EventFile;
-use crate::training::{MICRO_STEPS, NoiseTerms, Position};
+use crate::telemetry::traces::Tracer;
+use crate::training::{MICRO_STEPS, NoiseTerms, Plan, Position, TrainingThread};
 
 /// What a peer trains from.
 pub(super) struct Beginning {
@@ -122,6 +123,17 @@ pub(super) fn enter(
     dir.check(run)?;
     let entrance = membership::enter(config, given, (&dir, &identity))?;
     Ok((dir, is_new, identity, entrance))
+}
+
+/// Begins to train, and binds the data directory to its run: nothing that may fail for a setting comes after that.
+pub(super) fn training(
+    (dir, run): (&DataDir, &RunSpec),
+    (replica, plan, tracer): (Replica, Plan, Tracer),
+    from: (Position, Option<TailAverage>),
+) -> Result<TrainingThread, JoinError> {
+    dir.bind(run)?;
+    TrainingThread::start(replica, plan, from, tracer)
+        .map_err(|reason| JoinError::Io { what: "start the training thread", reason })
 }
 
 /// How the noise of commits is reckoned, if they get any; tells what the run will have revealed at its end.

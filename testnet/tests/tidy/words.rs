@@ -10,7 +10,7 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 89] = [
+const TERMS: [&str; 91] = [
     "abort",
     "adapter",
     "attacker",
@@ -39,6 +39,7 @@ const TERMS: [&str; 89] = [
     "exchange",
     "failure detector",
     "fragment",
+    "gate",
     "group",
     "guard",
     "handle",
@@ -97,6 +98,7 @@ const TERMS: [&str; 89] = [
     "tensor frame",
     "ticket",
     "training thread",
+    "trial",
     "verdict",
     "version table",
     "version vector",
