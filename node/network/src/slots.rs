@@ -54,6 +54,21 @@ pub(crate) enum Verdict {
     Full,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    dialled: bool,
+    subnet: Option<Subnet>,
+    invitation: Option<Issued>,
+    /// When the peer came.
+    came: Instant,
+    /// When it was last given something that takes its time.
+    served: Option<Instant>,
+    /// How many exchanges this peer had done when that one came, worked or was served.
+    done: u64,
+    /// Whether it has ever worked.
+    has_worked: bool,
+}
+
 impl Place {
     /// Whether it was given something lately, and has its chance still before it.
     fn is_served(&self, now: Instant) -> bool {
@@ -64,20 +79,6 @@ impl Place {
     fn since(&self) -> Instant {
         self.served.map_or(self.came, |served| served.max(self.came))
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    dialled: bool,
-    subnet: Option<Subnet>,
-    invitation: Option<Issued>,
-    came: Instant,
-    /// When it was last given something that takes its time.
-    served: Option<Instant>,
-    /// How many exchanges this peer had done when that one came, worked or was served.
-    done: u64,
-    /// Whether it has ever worked.
-    has_worked: bool,
 }
 
 /// The places of connected peers. There are at most `most` of them, so its memory is bounded.

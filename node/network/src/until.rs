@@ -23,8 +23,8 @@ impl<K: Copy + Ord, const MAX: usize> Until<K, MAX> {
     /// been free soonest.
     pub(crate) fn hold(&mut self, peer: K, until: Instant) -> Option<K> {
         let full = self.0.len() >= MAX && !self.contains(&peer);
-        let soonest = self.0.iter().min_by_key(|(_, at)| **at).map(|(peer, _)| *peer);
-        let freed = soonest.filter(|_| full);
+        let soonest = || self.0.iter().min_by_key(|(_, at)| **at).map(|(peer, _)| *peer);
+        let freed = if full { soonest() } else { None };
         if let Some(freed) = &freed {
             self.0.remove(freed);
         }
