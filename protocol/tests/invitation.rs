@@ -180,8 +180,10 @@ fn a_statement_without_a_right_to_it_does_not_count() {
     let thief = refused(revoke(5, target, chain(2)), 150);
     assert_eq!(thief, RevocationError::Issuer(ChainError::OtherHolder));
     assert_eq!(refused(revoke(1, target, Chain::default()), 201), RevocationError::Over);
-    let long = Revocation::sign(&key(3), target, 201, chain(2));
-    assert_eq!(refused(long, 150), RevocationError::TooLong);
+    for until_s in [201, 199, 151] {
+        let other = Revocation::sign(&key(3), target, until_s, chain(2));
+        assert_eq!(refused(other, 150), RevocationError::OtherEnd);
+    }
     let mut bytes = Revocation::to_bytes([&revoke(1, target, Chain::default())]);
     bytes[40] ^= 1;
     let changed = Revocation::from_bytes(&bytes).unwrap().remove(0);
@@ -197,7 +199,8 @@ fn a_statement_without_a_right_to_it_does_not_count() {
 fn the_latest_to_end_are_kept_and_those_of_owners_before_those_of_members() {
     let mut known = Revocations::default();
     let by_member = |number: usize, until_s| {
-        Revocation::sign(&key(3), Target::Number(number as u64), until_s, chain(2))
+        let chain = late_chain(3, 2, until_s);
+        Revocation::sign(&key(3), Target::Number(number as u64), until_s, chain)
     };
     for number in 0..MEMBER_REVOCATIONS_MAX {
         assert_eq!(known.insert(by_member(number, 180), &owners(), 150), Ok(true));
@@ -223,9 +226,9 @@ fn the_latest_to_end_are_kept_and_those_of_owners_before_those_of_members() {
     assert_eq!(known.len(), 1);
 }
 
-/// Key 3 by an invitation of its own, whose number is `number`; its time ends late.
-fn late_chain(holder: u8, number: u64) -> Chain {
-    let given = Grant { not_after_s: 100_000, ..grant(&key(holder), 0, number) };
+/// A member by an invitation of its own, whose number is `number`, that ends then.
+fn late_chain(holder: u8, number: u64, not_after_s: u64) -> Chain {
+    let given = Grant { not_after_s, ..grant(&key(holder), 0, number) };
     Chain::default().extended(&key(1), given).unwrap()
 }
 
@@ -233,7 +236,8 @@ fn late_chain(holder: u8, number: u64) -> Chain {
 fn what_is_taken_back_already_is_new_only_where_it_lasts_much_longer() {
     let mut known = Revocations::default();
     let mut says = |until_s, now_s| {
-        let statement = Revocation::sign(&key(3), Target::Number(7), until_s, late_chain(3, 1));
+        let statement =
+            Revocation::sign(&key(3), Target::Number(7), until_s, late_chain(3, 1, until_s));
         known.insert(statement, &owners(), now_s).unwrap()
     };
     assert!(says(1150, 150));
@@ -251,7 +255,8 @@ fn who_has_said_the_most_gives_way_and_nobody_pushes_out_who_has_said_little() {
     let mut known = Revocations::default();
     let mut says = |issuer: u8, root: u64, number: u64, until_s| {
         let target = Target::Number(number);
-        let statement = Revocation::sign(&key(issuer), target, until_s, late_chain(issuer, root));
+        let chain = late_chain(issuer, root, until_s);
+        let statement = Revocation::sign(&key(issuer), target, until_s, chain);
         known.insert(statement, &owners(), 150).map_err(|error| error.to_string())
     };
     let most = MEMBER_REVOCATIONS_MAX as u64;

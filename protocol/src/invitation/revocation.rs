@@ -59,9 +59,10 @@ pub enum RevocationError {
     /// Its issuer has been removed itself.
     #[error("a revocation by a peer that was removed")]
     Revoked,
-    /// It speaks of a time after the end of its issuer's certificates.
-    #[error("a revocation that lasts longer than its issuer's invitation")]
-    TooLong,
+    /// It does not end when its issuer's certificate does. A member that chose the end could say any number of
+    /// things that are over before they count against it.
+    #[error("a revocation that does not end with its issuer's invitation")]
+    OtherEnd,
     /// It is about an owner, and ends.
     #[error("a vote about an owner that ends")]
     Brief,
@@ -86,8 +87,8 @@ impl Revocation {
     /// Most bytes of one.
     pub const BYTES_MAX: usize = BODY_BYTES + 64 + Chain::BYTES_MAX;
 
-    /// Takes `target` back. `until_s`: when the last certificate of it ends, seconds of Unix time.
-    /// `chain`: the issuer's own; empty where it is an owner.
+    /// Takes `target` back. `until_s`: when that of an owner ends, seconds of Unix time; that of a member must end
+    /// with the last certificate of `chain`, which is the issuer's own and empty where it is an owner.
     #[must_use]
     pub fn sign(key: &IssuerKey, target: Target, until_s: u64, chain: Chain) -> Self {
         let issuer = key.peer();
@@ -136,8 +137,8 @@ impl Revocation {
             return Err(RevocationError::Over);
         }
         // What costs no signature is looked at first.
-        if self.chain.last().is_some_and(|last| self.until_s > last.not_after_s) {
-            return Err(RevocationError::TooLong);
+        if self.chain.last().is_some_and(|last| self.until_s != last.not_after_s) {
+            return Err(RevocationError::OtherEnd);
         }
         self.chain.verify(owners, &self.issuer, now_s).map_err(RevocationError::Issuer)?;
         let body = body(&self.issuer, &self.target, self.until_s);
