@@ -16,6 +16,9 @@ const GENERATION: &str = "generation_config.json";
 const ENDS: &str = "eos_token_id";
 /// The key of stretched positions.
 const SCALING: &str = "rope_scaling";
+/// The same, with the base in it, from `transformers` 5 on.
+const PARAMETERS: &str = "rope_parameters";
+const BASE: &str = "rope_theta";
 /// Longest file, bytes; those of `transformers` have a few thousand.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// What is shown of a value that is not legal, characters.
@@ -201,20 +204,46 @@ impl ModelFile {
             vocabulary: self.size("vocab_size", None)?,
             tied: self.flag("tie_word_embeddings", false)?,
             norm_epsilon: self.number("rms_norm_eps", None)?,
-            rotary_base: self.number("rope_theta", Some(10_000.0))?,
+            rotary_base: self.rotary_base()?,
             ..ModelConfig::default()
         };
         self.scaled(model)
     }
 
+    /// `rope_theta`, which `transformers` writes into `rope_parameters` from 5 on.
+    fn rotary_base(&self) -> Result<f64, ModelError> {
+        let Some(within) = self.value(PARAMETERS).and_then(|told| told.get(BASE)) else {
+            return self.number(BASE, Some(10_000.0));
+        };
+        let base = within.as_f64().filter(|&base| base > 0.0);
+        let base =
+            base.ok_or_else(|| self.fault(PARAMETERS, "rope_theta in it, a number above 0"))?;
+        if self.number(BASE, Some(base))?.to_bits() != base.to_bits() {
+            return Err(self.fault(BASE, &format!("{base}, as in {PARAMETERS}")));
+        }
+        Ok(base)
+    }
+
     /// The model with its positions stretched as `rope_scaling` says.
     fn scaled(&self, model: ModelConfig) -> Result<ModelConfig, ModelError> {
-        let Some(told) = self.value(SCALING) else { return Ok(model) };
+        // From 5 on `transformers` writes the same into `rope_parameters`.
+        let (at, told) = match (self.value(PARAMETERS), self.value(SCALING)) {
+            (Some(told), None) => (PARAMETERS, told),
+            (None, Some(told)) => (SCALING, told),
+            (None, None) => return Ok(model),
+            (Some(new), Some(old)) if new == old => (PARAMETERS, new),
+            (Some(_), Some(_)) => {
+                return Err(self.fault(SCALING, &format!("nothing beside {PARAMETERS}")));
+            }
+        };
+        if told.get("partial_rotary_factor").is_some_and(|part| part.as_f64() != Some(1.0)) {
+            return Err(self.fault(at, "a partial_rotary_factor of 1 in it"));
+        }
         // Until 4.43, `transformers` called it `type`.
         let kind = told.get("rope_type").or_else(|| told.get("type")).and_then(Value::as_str);
         let number = |key: &str| {
             let value = told[key].as_f64().filter(|&value| value > 0.0);
-            value.ok_or_else(|| self.fault(SCALING, &format!("{key} in it, a number above 0")))
+            value.ok_or_else(|| self.fault(at, &format!("{key} in it, a number above 0")))
         };
         let mut model = model;
         match kind {
@@ -232,7 +261,7 @@ impl ModelFile {
             }
             Some(_) | None => {
                 let expected = "null, or a rope_type of \"default\", \"linear\" or \"llama3\"";
-                return Err(self.fault(SCALING, expected));
+                return Err(self.fault(at, expected));
             }
         }
         Ok(model)

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::batch::SampleShape;
+use crate::config::RotaryScaling;
 use crate::hugging_face::{ExportError, export};
 use crate::model::{build, describe};
 use crate::tensor_file::{TensorWriter, header};
@@ -427,4 +428,51 @@ fn a_checkpoint_that_was_edited_or_is_anothers_is_refused() {
     assert!(told(Path::new("/no/such")).ends_with("/no/such: no such folder"));
     fs::write(root.path().join("manifest.json"), "{}").unwrap();
     assert!(told(root.path()).contains("manifest.json: "), "{}", told(root.path()));
+}
+
+#[test]
+fn positions_are_read_where_transformers_writes_them_from_version_5_on() {
+    let llama3 = json!({
+        "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+    });
+    let read = |change: &dyn Fn(&mut serde_json::Map<String, Value>)| {
+        let (root, _) = exported(&llama(true));
+        let path = root.path().join("config.json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let keys = config.as_object_mut().unwrap();
+        keys.remove("rope_theta");
+        keys.remove("rope_scaling");
+        change(keys);
+        fs::write(&path, config.to_string()).unwrap();
+        model_of(root.path(), Positions::All).map(|(_, model)| model)
+    };
+    let told =
+        |what: Value| read(&|keys| drop(keys.insert("rope_parameters".to_owned(), what.clone())));
+    let model = told(llama3.clone()).unwrap();
+    assert_eq!(
+        (model.rotary_base.to_bits(), model.rotary_scaling),
+        (500_000_f64.to_bits(), RotaryScaling::Llama3)
+    );
+    assert_eq!((model.rotary_factor.to_bits(), model.rotary_positions), (8_f64.to_bits(), 16));
+    let plain = told(json!({"rope_type": "default", "rope_theta": 700.0})).unwrap();
+    assert_eq!(
+        (plain.rotary_base.to_bits(), plain.rotary_scaling),
+        (700_f64.to_bits(), RotaryScaling::None)
+    );
+    for (key, value, want) in [
+        ("partial_rotary_factor", json!(0.5), "partial_rotary_factor of 1"),
+        ("rope_type", json!("yarn"), "rope_type of"),
+        ("rope_theta", json!("much"), "rope_theta in it, a number above 0"),
+    ] {
+        let mut other = llama3.clone();
+        other[key] = value;
+        let error = told(other).unwrap_err().to_string();
+        assert!(error.contains("rope_parameters is ") && error.contains(want), "{error}");
+    }
+    let both = read(&|keys| {
+        keys.insert("rope_parameters".to_owned(), llama3.clone());
+        keys.insert("rope_theta".to_owned(), json!(10_000.0));
+    });
+    assert!(both.unwrap_err().to_string().contains("as in rope_parameters"));
 }
