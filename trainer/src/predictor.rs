@@ -12,7 +12,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::checkpoint::parameters_at;
+use crate::checkpoint::{open_parameters, parameters_at};
 use crate::config::{ConfigError, ModelConfig, ModelKind, RotaryScaling, THREADS_MAX, ensure};
 use crate::generate::GenerateError;
 use crate::hugging_face::{
@@ -24,7 +24,6 @@ use crate::lora::{BaseError, complete, load_base};
 use crate::memory::free_memory;
 use crate::model::transformer::LanguageModel;
 use crate::model::{Forward, build_language};
-use crate::tensor_file::{HEADER_MAX, TensorFile};
 use crate::text_score::surprise;
 use crate::tokenizer::{Marks, TOKENIZER_FILE, Tokenizer};
 use crate::vocabulary::{EncodeError, Tokens, Vocabulary};
@@ -81,14 +80,13 @@ impl Predictor {
         compute: Compute,
     ) -> Result<Self, GenerateError> {
         let content = |what: String| GenerateError::Content { path: path.to_path_buf(), what };
-        let file = File::open(path)
+        File::open(path)
             .map_err(|source| GenerateError::Read { path: path.to_path_buf(), source })?;
         let tokenizer = || {
             let file = path.with_file_name(TOKENIZER_FILE);
             Tokenizer::read(&file).map_err(|error| error.to_string())
         };
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let file = TensorFile::new(name, file, HEADER_MAX).map_err(content)?;
+        let file = open_parameters(path).map_err(content)?;
         let metadata = file.metadata();
         let config = model_told(&metadata).map_err(content)?;
         let vocabulary = told(&metadata, "vocabulary")

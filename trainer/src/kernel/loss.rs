@@ -77,6 +77,8 @@ pub(crate) fn cross_entropy(
                 let target = target as usize;
                 let largest = reduce::maximum(row);
                 let target_logit = row[target];
+                // Of several that are largest the first is what the model says.
+                let right = target_logit >= largest && !row[..target].contains(&largest);
                 for value in row.iter_mut() {
                     *value = exp(*value - largest);
                 }
@@ -95,7 +97,7 @@ pub(crate) fn cross_entropy(
                     row[target] -= 1.0 - spread;
                 }
                 score.loss += f64::from(total).ln() + f64::from(largest) - f64::from(target_logit);
-                score.correct += u64::from(target_logit >= largest);
+                score.correct += u64::from(right);
                 score.count += 1;
             }
         },

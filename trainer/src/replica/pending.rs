@@ -34,6 +34,8 @@ pub(super) struct PendingUpdates {
     /// The fragment at which training goes on, so that every one comes up.
     next: usize,
     closed: bool,
+    /// Whether displacements are made at commits alone.
+    deferred: bool,
     /// Where the weights lie if not here; displacements and shown fragments are then marks alone.
     device: Option<DevicePending>,
 }
@@ -251,7 +253,14 @@ impl PendingUpdates {
 
     /// Whether mixing can take a fragment up, which it reads if `reads`.
     pub(super) fn is_ready(&self, index: usize, reads: bool) -> bool {
-        self.waiting <= PENDING_ELEMENTS_MAX && (!reads || self.shown.contains_key(&index))
+        // Nobody makes deferred displacements before the next commit; there is one of each fragment at most.
+        let has_room = self.deferred || self.waiting <= PENDING_ELEMENTS_MAX;
+        has_room && (!reads || self.shown.contains_key(&index))
+    }
+
+    /// Whether training makes displacements at commits alone, as [`Replica::defer`](super::Replica::defer).
+    pub(super) const fn defer(&mut self, deferred: bool) {
+        self.deferred = deferred;
     }
 
     /// Adds the displacements that wait to `out`, the live weights of `range`.
@@ -318,6 +327,10 @@ mod tests {
         assert!(pending.is_ready(0, false), "displacements of one fragment are one");
         move_one(&mut pending, 1);
         assert!(!pending.is_ready(0, false));
+        // Training makes none of them before the next commit, so waiting would have no end.
+        pending.defer(true);
+        assert!(pending.is_ready(0, false));
+        pending.defer(false);
         let task = pending.task().unwrap();
         pending.done(task);
         assert!(pending.is_ready(0, false));

@@ -36,6 +36,8 @@ impl Replica {
     /// live weights of all ranks stay equal; else [`Replica::serve`] makes it between steps.
     pub fn defer(&mut self, deferred: bool) {
         self.deferred = deferred;
+        self.shared.pending().defer(deferred);
+        self.shared.notify();
     }
 
     /// Makes what mixing has moved at all ranks, in place of what it has moved here:

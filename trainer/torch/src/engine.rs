@@ -202,9 +202,11 @@ impl TorchEngine {
 
     fn try_finish(&mut self) -> Result<Option<Score>, TchError> {
         let score = Score { loss: f64::try_from(&self.loss)?, correct: 0, count: self.rows };
-        let factor = self.scale.factor();
-        if factor > 1.0 && score.loss.is_finite() {
-            let _ = self.flat.gradient.f_mul_scalar_(f64::from(factor.recip()))?;
+        if self.scale.moves() && score.loss.is_finite() {
+            let factor = self.scale.factor();
+            if factor > 1.0 {
+                let _ = self.flat.gradient.f_mul_scalar_(f64::from(factor.recip()))?;
+            }
             let finite = self.norm()?.is_finite();
             if !self.scale.accept(finite) {
                 return Ok(None);
@@ -270,8 +272,11 @@ impl Engine for TorchEngine {
                 }
                 _ => false,
             };
-            if !sent {
-                self.flat.gradient.copy_data(&mut self.staged, self.layout.parameters());
+            let elements = self.layout.parameters();
+            let copied = sent || self.flat.gradient.f_copy_data(&mut self.staged, elements).is_ok();
+            if !copied {
+                // No rank takes such numbers, and the next use of the device tells the failure.
+                self.staged.fill(f32::NAN);
             }
         }
         &mut self.staged

@@ -33,16 +33,22 @@ impl LossScale {
         self.factor
     }
 
+    /// Whether it is anything but one for ever.
+    pub(crate) const fn moves(self) -> bool {
+        self.moves
+    }
+
     /// Takes note of a gradient; returns false when it has to be computed again with the factor
     /// that is now lower.
     pub(crate) fn accept(&mut self, finite: bool) -> bool {
         if !self.moves {
             return true;
         }
-        if !finite && self.factor > LEAST {
-            self.factor *= 0.5;
+        if !finite {
             self.finite = 0;
-            return false;
+            let lower = self.factor > LEAST;
+            self.factor = if lower { 0.5 * self.factor } else { LEAST };
+            return !lower;
         }
         self.finite += 1;
         if self.finite >= GROWTH_GRADIENTS && self.factor < GREATEST {
@@ -69,13 +75,16 @@ mod tests {
         assert_eq!(scale.factor(), FIRST / 2.0);
         let retries = (0..100).take_while(|_| !scale.accept(false)).count();
         assert_eq!((scale.factor(), retries), (LEAST, 15), "a gradient of NaN is given up");
+        assert!(scale.moves());
+        assert!((0..GROWTH_GRADIENTS).all(|_| scale.accept(true)));
+        assert_eq!(scale.factor(), 2.0, "it grows again");
     }
 
     #[test]
     fn other_precisions_do_not_scale() {
         for precision in [Precision::F32, Precision::Bf16] {
             let mut scale = LossScale::new(precision);
-            assert!(scale.accept(false) && scale.accept(true));
+            assert!(!scale.moves() && scale.accept(false) && scale.accept(true));
             assert_eq!(scale.factor(), 1.0);
         }
     }

@@ -99,9 +99,8 @@ impl Net {
             let targets = self.targets(batch)?;
             let rows = rows(&x)?;
             let loss = cross_entropy(&rows, &targets, 0.0)?;
-            let (largest, _) = rows.f_max_dim(1, false)?;
-            let chosen = rows.f_gather(1, &targets.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
-            let right = chosen.f_ge_tensor(&largest)?.f_sum(Kind::Double)?;
+            // Of several that are largest the first is what the model says.
+            let right = rows.f_argmax(1, false)?.f_eq_tensor(&targets)?.f_sum(Kind::Double)?;
             Ok((loss.f_to_kind(Kind::Double)?, right))
         })
     }
