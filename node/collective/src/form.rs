@@ -8,6 +8,7 @@ use dnode_direct::Mapping;
 use dnode_direct::{Channel, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::abort::Abort;
 use crate::collective::{Backend, Collective, Place, Reduction};
 use crate::error::Error;
 use crate::limits::LOOK;
@@ -42,7 +43,8 @@ pub struct Formed {
 /// itself: of the fastest kind that all ranks can be of and `choice` allows, at every rank. All
 /// ranks call this at about the same time; it waits for them, at most `patience` without a word, and
 /// fails at all of them or at none, but for a failure in its last moment, which the first operation
-/// shows. With `plain` this rank does without what needs a library or a device.
+/// shows. With `plain` this rank does without what needs a library or a device. `abort` ends the waiting, and
+/// becomes that of the group.
 ///
 /// # Errors
 /// [`Error`]; the ranks must get together in another way.
@@ -50,13 +52,14 @@ pub fn form(
     place: Place,
     channels: Vec<Option<Channel>>,
     (choice, plain): (Choice, bool),
-    patience: Duration,
+    (patience, abort): (Duration, Abort),
 ) -> Result<Formed, Error> {
     let (offers, missing) = offers(choice, &channels);
     let is_far = |channel: &Channel| channel.kind() != Kind::Memory;
     let far = channels.iter().flatten().any(is_far);
     let links = channels.into_iter().map(|channel| channel.map(|channel| Box::new(channel) as _));
     let mut group = Sockets::new(place, links.collect(), patience)?;
+    group.links.abort = abort;
     let mut far = [f32::from(u8::from(far))];
     group.all_reduce(&mut far, Reduction::Sum)?;
     group.has_network = far[0] > 0.5;
@@ -162,6 +165,7 @@ fn join(
 #[cfg(target_os = "linux")]
 fn shared(group: &mut Sockets, patience: Duration) -> Result<Result<Mapping, String>, Error> {
     let Place { rank, size } = group.place();
+    let abort = group.links.abort.clone();
     let text = |error: dnode_direct::Error| error.to_string();
     let made = if rank == 0 {
         crate::SharedMemory::create(size).map(Some).map_err(text)
@@ -180,7 +184,7 @@ fn shared(group: &mut Sockets, patience: Duration) -> Result<Result<Mapping, Str
             let first = group.links.channels().next();
             let (_, first) =
                 first.ok_or_else(|| Error::Form(io::ErrorKind::InvalidInput.into()))?;
-            let file = invitation(first, patience).map_err(Error::Form)?;
+            let file = invitation(first, (patience, &abort)).map_err(Error::Form)?;
             let file = file.ok_or_else(|| Error::Form(io::ErrorKind::InvalidData.into()))?;
             crate::SharedMemory::open(&file, size).map_err(text)
         }
@@ -190,7 +194,10 @@ fn shared(group: &mut Sockets, patience: Duration) -> Result<Result<Mapping, Str
 
 /// Waits for the first rank's memory.
 #[cfg(target_os = "linux")]
-fn invitation(first: &mut Channel, patience: Duration) -> io::Result<Option<std::os::fd::OwnedFd>> {
+fn invitation(
+    first: &mut Channel,
+    (patience, abort): (Duration, &Abort),
+) -> io::Result<Option<std::os::fd::OwnedFd>> {
     let deadline = Instant::now() + patience;
     loop {
         match first.receive_file() {
@@ -198,6 +205,9 @@ fn invitation(first: &mut Channel, patience: Duration) -> io::Result<Option<std:
             Ok((_, file)) => return Ok(file),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
+        }
+        if abort.reason().is_some() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
         }
         if Instant::now() >= deadline {
             return Err(io::ErrorKind::TimedOut.into());

@@ -140,6 +140,9 @@ fn join(
 fn meet(communicator: &mut Communicator, group: &Sockets, until: Instant) -> Result<(), String> {
     let until = Cell::new((until, false));
     communicator.meet(group.place().size, || {
+        if group.links.abort.reason().is_some() {
+            return Err("NCCL: the group was given up".to_owned());
+        }
         let now = Instant::now();
         let (latest, has_news) = until.get();
         if !has_news && group.links.has_news() {

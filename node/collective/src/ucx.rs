@@ -11,6 +11,7 @@ mod worker;
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex};
 
+use crate::abort::Abort;
 use crate::collective::{Backend, Collective, Place};
 use crate::error::Error;
 use crate::limits::{UCX_ADDRESS_MAX, UCX_PROBE};
@@ -71,7 +72,7 @@ pub fn over_ucx(mut group: Sockets) -> Result<(Sockets, Option<String>), Error> 
     let channels: Vec<_> =
         links.iter().flatten().map(|link| link.as_ref().map(UcxLink::channel)).collect();
     // Whether it carries anything is found out before the connections beside it are given away.
-    let fast = links.and_then(|links| meet(place, links));
+    let fast = links.and_then(|links| meet(place, links, group.links.abort.clone()));
     let mut fast = match group.vote(fast, "another rank cannot reach everybody by UCX")? {
         Ok(fast) => fast,
         Err(why) => return Ok((group, Some(why))),
@@ -95,7 +96,10 @@ fn tell(group: &mut Sockets, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
     // The bits of values are moved and not computed with.
     bytes[..4].copy_from_slice(&u32::try_from(own.len()).unwrap_or(0).to_le_bytes());
     bytes[4..4 + own.len()].copy_from_slice(own);
-    group.all_gather(&mut words)?;
+    // One after the other, so that who is waited for is the one that is silent.
+    for (root, words) in words.chunks_mut(WORDS).enumerate() {
+        group.broadcast(root, words)?;
+    }
     Ok(words.chunks(WORDS).map(address).collect())
 }
 
@@ -110,10 +114,11 @@ fn address(words: &[f32]) -> Vec<u8> {
 }
 
 /// A group of these links in which everybody has heard of everybody.
-fn meet(place: Place, links: Vec<Option<UcxLink>>) -> Result<Sockets, String> {
+fn meet(place: Place, links: Vec<Option<UcxLink>>, abort: Abort) -> Result<Sockets, String> {
     let boxed = |link: Option<UcxLink>| link.map(|link| Box::new(link) as Box<dyn Link>);
     let links = links.into_iter().map(boxed).collect();
-    let links = Links::new(place, links, UCX_PROBE).map_err(|error| error.to_string())?;
+    let mut links = Links::new(place, links, UCX_PROBE).map_err(|error| error.to_string())?;
+    links.abort = abort;
     let mut group = Sockets::with(Backend::Ucx, links);
     // Who has come through the second one knows that the first is behind everybody, and so are the
     // connections that it has made, which need both ends.

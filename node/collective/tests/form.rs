@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use dnode_collective::{
-    Backend, Choice, Error, Formed, Place, Reduction, form, nccl_devices, nccl_is_there,
+    Abort, Backend, Choice, Error, Formed, Place, Reduction, form, nccl_devices, nccl_is_there,
     ucx_is_there,
 };
 use dnode_direct::{Arrival, Channel, Config, Direct, Target};
@@ -80,7 +80,9 @@ async fn group(configs: &[Config], choice: Choice) -> Vec<Result<Formed, Error>>
     let size = peers.len();
     let ranks = meet(&mut peers).await.into_iter().enumerate().map(|(rank, channels)| {
         let place = Place { rank, size };
-        tokio::task::spawn_blocking(move || form(place, channels, (choice, false), PATIENCE))
+        tokio::task::spawn_blocking(move || {
+            form(place, channels, (choice, false), (PATIENCE, Abort::default()))
+        })
     });
     let mut formed = Vec::new();
     for rank in ranks.collect::<Vec<_>>() {
@@ -153,7 +155,9 @@ async fn who_does_without_ucx_for_a_while_keeps_the_others_from_it_until_then() 
     let ranks = meet(&mut peers).await.into_iter().enumerate().map(|(rank, channels)| {
         let place = Place { rank, size: 2 };
         let choice = (Choice::Only(Backend::Ucx), rank == 1);
-        tokio::task::spawn_blocking(move || form(place, channels, choice, PATIENCE).unwrap())
+        tokio::task::spawn_blocking(move || {
+            form(place, channels, choice, (PATIENCE, Abort::default())).unwrap()
+        })
     });
     for rank in ranks.collect::<Vec<_>>() {
         let Formed { group, why, later } = rank.await.unwrap();
@@ -250,7 +254,8 @@ async fn nccl_sums(size: usize) {
         let place = Place { rank, size };
         tokio::task::spawn_blocking(move || {
             let choice = (Choice::Nccl(rank), false);
-            let Formed { mut group, why, .. } = form(place, channels, choice, PATIENCE).unwrap();
+            let Formed { mut group, why, .. } =
+                form(place, channels, choice, (PATIENCE, Abort::default())).unwrap();
             assert_eq!((group.backend(), why), (Backend::Nccl, None));
             let sum = (size * (size + 1) / 2) as f32;
             let own = rank as f32 + 1.0;
@@ -295,7 +300,8 @@ async fn who_does_not_come_lets_nobody_in() {
         let ranks = channels.into_iter().enumerate().map(|(rank, channels)| {
             let place = Place { rank, size: 3 };
             tokio::task::spawn_blocking(move || {
-                form(place, channels, (Choice::Auto, false), PATIENCE).unwrap_err()
+                form(place, channels, (Choice::Auto, false), (PATIENCE, Abort::default()))
+                    .unwrap_err()
             })
         });
         for rank in ranks.collect::<Vec<_>>() {

@@ -462,6 +462,8 @@ impl Training {
 
     fn end(&mut self, end: End) {
         self.context.close_noise();
+        // The other ranks hear at once that this one is gone, and not when its last checkpoint is written.
+        self.rack.leave(&mut self.context);
         let ending = match end {
             End::Abandoned => return,
             End::Failed(error) => {

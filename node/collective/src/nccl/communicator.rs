@@ -223,18 +223,28 @@ impl Drop for Communicator {
     }
 }
 
+/// One that has not ended yet, counted in [`LEFT`] while it lives.
+struct Leaving;
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        LEFT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Ends a communicator, on a thread of its own since that may hang, and waits for it a moment.
 pub(super) fn leave(communicator: Communicator) {
     let (done, end) = mpsc::sync_channel::<()>(1);
+    LEFT.fetch_add(1, Ordering::Relaxed);
+    let leaving = Leaving;
     let end_it = move || {
         drop(communicator);
+        drop(leaving);
         drop(done);
     };
     // Where no thread can be had, it is dropped here.
     let _ = std::thread::Builder::new().name("nccl-leave".to_owned()).spawn(end_it);
-    if end.recv_timeout(NCCL_CLOSE_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
-        LEFT.fetch_add(1, Ordering::Relaxed);
-    }
+    let _ = end.recv_timeout(NCCL_CLOSE_MAX);
 }
 
 /// Waits while `is_busy` says so, and asks `look` between.

@@ -224,11 +224,25 @@ async fn gather(
     Ok(Gathered { links, calls: came.into_iter().chain(ahead).flatten().collect() })
 }
 
+/// Ends what a thread waits for when the task is dropped that waits for the thread: else it could form a group that
+/// this rank does not want any more, and have another rank give up its own for that.
+struct GiveUp(Option<Abort>);
+
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        if let Some(abort) = &self.0 {
+            abort.abort("this rank forms another group");
+        }
+    }
+}
+
 async fn join(members: &Members, gathered: Gathered) -> Result<Ready, NotFormed> {
     let Gathered { links, calls } = gathered;
     let (place, choice, attempt) = (members.place, members.choice, members.attempt);
+    let abort = Abort::default();
+    let mut give_up = GiveUp(Some(abort.clone()));
     let formed = tokio::task::spawn_blocking(move || {
-        let mut formed = form(place, links, choice, FORM_MAX)?;
+        let mut formed = form(place, links, choice, (FORM_MAX, abort))?;
         // The first rank's count tells this group from every other one of the same members.
         let words = [(attempt >> 32) as u32, attempt as u32];
         let mut words = words.map(f32::from_bits);
@@ -237,6 +251,8 @@ async fn join(members: &Members, gathered: Gathered) -> Result<Ready, NotFormed>
         Ok::<_, Error>((formed, (high << 32) | low))
     })
     .await;
+    // Training alone has the group now: how many have its `Abort` says whether it still does.
+    give_up.0 = None;
     drop(calls);
     match formed {
         Ok(Ok((dnode_collective::Formed { group, why, later }, number))) => {

@@ -31,6 +31,9 @@ const REFORM_MAX: Duration = Duration::from_secs(3);
 const REPORT_MAX: Duration = Duration::from_millis(500);
 /// Pause after a group that did not form: the first, and the longest up to which it doubles.
 const RETRY: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(30));
+/// A group that ends sooner has failed as one that was not formed has (guess: several times the longest step that
+/// a rank waits for by default).
+const LASTS_MIN: Duration = Duration::from_secs(30);
 /// Limits on channels that wait for their group to begin to form: of all peers, and of one. One peer
 /// may have two: it may open that of the next group before this peer knows that the last one failed.
 const EARLY_MAX: usize = 2 * Stripe::RANKS_MAX as usize;
@@ -62,6 +65,7 @@ struct Using {
     watch: GroupWatch,
     backend: Backend,
     id: u64,
+    since: Instant,
     /// When the group was lost; since then training waits for another one.
     broken: Option<Instant>,
     /// Why it was lost, once that is known.
@@ -231,7 +235,6 @@ impl RackDriver {
 
     fn formed(&mut self, ready: Ready, now: Instant) -> Option<Change> {
         let (members, _) = self.forming.take()?;
-        self.failed = None;
         self.absent.came(&members.peers);
         self.fallen.formed(ready.later, now);
         let (Place { rank, size }, id) = (members.place, members.id(&ready));
@@ -239,7 +242,8 @@ impl RackDriver {
         let backend = group.backend();
         tracing::info!(rank, ranks = size, %backend, "the rack has got together");
         let (watch, broken, dropped) = (GroupWatch::of(&*group), None, None);
-        let using = Using { members, id, watch, backend, broken, loss: None, dropped };
+        let since = now;
+        let using = Using { members, id, watch, backend, since, broken, loss: None, dropped };
         if let Some(old) = self.using.replace(using) {
             old.watch.end("the rack has got together anew");
         }
@@ -249,11 +253,8 @@ impl RackDriver {
 
     fn not_formed(&mut self, network: &NetworkHandle, not: &NotFormed, now: Instant) {
         let Some((Members { peers, beside, .. }, _)) = self.forming.take() else { return };
-        let before = self.failed.take().filter(|failed| failed.peers == peers);
-        let times = before.map_or(0, |failed| failed.times + 1);
-        let pause = RETRY.0.saturating_mul(1 << times.min(16)).min(RETRY.1);
+        let pause = self.fail(&peers, now);
         tracing::info!(why = not.why, ranks = peers.len(), ?pause, "the rack has not got together");
-        self.failed = Some(Failure { peers: peers.clone(), times, at: now, until: now + pause });
         if beside {
             // All of these peers are ranks of a group that stays in use.
             self.fallen.not_formed(now);
@@ -270,6 +271,16 @@ impl RackDriver {
             tracing::warn!(%peer, ?pause, "a rank of the rack does not come: it is left out");
         }
         self.ask(network, peers);
+    }
+
+    /// A group of these peers was not formed, or did not last: for how long it is not formed again.
+    fn fail(&mut self, peers: &[(PeerId, u64)], now: Instant) -> Duration {
+        let before = self.failed.take().filter(|failed| failed.peers == peers);
+        let times = before.map_or(0, |failed| failed.times.saturating_add(1));
+        let pause = RETRY.0.saturating_mul(1 << times.min(16)).min(RETRY.1);
+        let (peers, until) = (peers.to_vec(), now + pause);
+        self.failed = Some(Failure { peers, times, at: now, until });
+        pause
     }
 
     /// Leaves the group, if there is one: this peer trains alone.
@@ -308,8 +319,15 @@ impl RackDriver {
         } else {
             tracing::warn!(why, "a rank of the rack is lost: getting together anew");
         }
-        (using.broken, using.loss) = (Some(Instant::now()), Some(loss));
-        let peers = using.members.peers.clone();
+        let now = Instant::now();
+        (using.broken, using.loss) = (Some(now), Some(loss));
+        let (peers, lasted) = (using.members.peers.clone(), now - using.since);
+        // Else ranks that cannot take a step together would get together again and again, and train nothing.
+        if lasted < LASTS_MIN {
+            self.fail(&peers, now);
+        } else {
+            self.failed = None;
+        }
         self.ask(network, peers);
     }
 

@@ -140,8 +140,12 @@ impl RingDriver {
         match &self.forming {
             Some(forming) => forming.arrived(peer, channel),
             // The others may form the group a moment before this peer does.
-            None if self.members.is_none() && self.early.len() < self.world => {
-                self.early.push((peer, channel));
+            None if self.members.is_none() => {
+                // Who has begun anew meanwhile has closed the one of before.
+                self.early.retain(|(_, channel)| channel.is_open());
+                if self.early.len() < self.world {
+                    self.early.push((peer, channel));
+                }
             }
             None => {}
         }
