@@ -7,6 +7,7 @@
 //!
 //! Time is counted in own rounds and commits, so the guard is a function of what it is told.
 
+mod allowance;
 mod bar;
 mod kept;
 mod own;
@@ -80,9 +81,6 @@ const RATION_ROUNDS: u64 = 2;
 const PAUSE_ROUNDS: u64 = 32;
 /// Times that the pause doubles at most.
 const PAUSE_DOUBLINGS_MAX: u32 = 5;
-/// How often it makes a difference that a neighbour says that it has taken over a replica, or has started again
-/// (guess).
-const JOINED_MAX: u32 = 3;
 /// Local steps after that in which differences are no evidence: an optimizer without moments takes long steps.
 /// Longer commits leave them time to become shorter.
 const NEW_STEPS: u64 = 100;
@@ -255,7 +253,7 @@ impl Guard {
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
         let began = met.since(self.began, self.began);
         let record = self.peers.entry(met.peer).or_default();
-        record.met = met.clock;
+        (record.met, record.gone) = (met.clock, false);
         let Some(known) = record.fragments.get_mut(&met.fragment) else {
             // The first difference is good for a radius, and for no verdict. Later than at the start it
             // says nothing: the neighbour may be new, or come from another part of the swarm.
@@ -328,7 +326,7 @@ impl Guard {
         let (most, length) = (self.tolerance(&met).weights, self.counted(met.fragment, &seen));
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let record = self.peers.entry(met.peer).or_default();
-        record.met = met.clock;
+        (record.met, record.gone) = (met.clock, false);
         (record.outliers, record.passes) = (record.outliers.saturating_add(1), 0);
         record.evidence = record.evidence.max(self.bar.weighed_down_at);
         let enough = record.outliers >= OUTLIERS_MAX || record.trust == Trust::LeftOut;
@@ -362,7 +360,7 @@ impl Guard {
     /// What is usual of each other neighbour on the fragment that is trusted; `first_tells`: also if that
     /// is its first difference, which is no ground for a verdict by length.
     fn lengths_of_trusted(&self, met: &Met, first_tells: bool) -> Vec<Length> {
-        let trusted = |record: &&Record| record.trust == Trust::Trusted;
+        let trusted = |record: &&Record| record.trust == Trust::Trusted && !record.gone;
         let others = self.peers.iter().filter(|(peer, _)| **peer != met.peer);
         let lengths = others.map(|(_, record)| record).filter(trusted).filter_map(|record| {
             let usual = record.fragments.get(&met.fragment)?;
@@ -373,39 +371,38 @@ impl Guard {
         lengths.collect()
     }
 
-    /// A neighbour has started again, perhaps mended: whoever was left out is tried at once. A few times in its
-    /// life, as of [`Guard::joined`]: who starts again and again waits like others that are left out.
-    pub(crate) fn restarted(&mut self, peer: &PeerId, round: u64) {
-        if let Some(record) = self.peers.get_mut(peer) {
+    /// A neighbour has started again at this clock, perhaps mended: whoever was left out is tried at once, and what
+    /// was usual of it says nothing. A few times: who starts again and again waits like others that are left out,
+    /// and is measured by what it was.
+    pub(crate) fn restarted(&mut self, peer: &PeerId, (clock, round): (Clock, u64)) {
+        let Some(record) = self.peers.get_mut(peer) else { return };
+        if record.starts.take(clock) {
             record.fragments.clear();
-            record.passes = 0;
-            if record.trust == Trust::LeftOut && record.joined < JOINED_MAX {
-                (record.joined, record.trial_at) = (record.joined + 1, round);
-            }
+        }
+        record.passes = 0;
+        if record.trust == Trust::LeftOut && record.joined.take(clock) {
+            record.trial_at = round;
         }
     }
 
     /// A neighbour has taken over a replica at this clock, perhaps in place of one that was bad: who was left out
-    /// is tried at once. With short commits its first differences are no evidence. A few times in its life.
+    /// is tried at once. With short commits its first differences are no evidence. A few times.
     pub(crate) fn joined(&mut self, peer: PeerId, (clock, round): (Clock, u64)) {
         let record = self.peers.entry(peer).or_default();
-        if record.joined >= JOINED_MAX {
+        if !record.joined.take(clock) {
             return;
         }
-        (record.joined, record.new_until) = (record.joined + 1, clock.plus(self.new_commits));
+        record.new_until = clock.plus(self.new_commits);
         if record.trust != Trust::Trusted {
             record.fragments.clear();
             (record.trial_at, record.passes) = (round, 0);
         }
     }
 
-    /// A neighbour went: only what speaks against it is kept.
+    /// A neighbour went. What is known of it stays: who comes back is the one that it was.
     pub(crate) fn gone(&mut self, peer: &PeerId) {
         if let Some(record) = self.peers.get_mut(peer) {
-            record.fragments.clear();
-            if !record.is_held() {
-                self.peers.remove(peer);
-            }
+            record.gone = true;
         }
         self.forget_the_least();
     }

@@ -212,7 +212,8 @@ impl Gossip {
         let trust = self.guard.trust(&peer);
         let earlier = self.membership.on_peer_up(context, (peer, incarnation), trust);
         if earlier {
-            self.guard.restarted(&peer, self.rounds.begun());
+            let at = (context.progress.clock(), self.rounds.begun());
+            self.guard.restarted(&peer, at);
         }
         self.exchange.on_restart(context, (peer, incarnation), earlier);
         self.settle();

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use dnode_protocol::PeerId;
 
-use super::{Guard, JOINED_MAX, PASSES, PAUSE_DOUBLINGS_MAX, PAUSE_ROUNDS, Record, Trust};
+use super::allowance::Allowance;
+use super::{Guard, PASSES, PAUSE_DOUBLINGS_MAX, PAUSE_ROUNDS, Record, Trust};
+use crate::VIEW_MAX;
 use crate::config::STRANGERS_MAX;
 
 /// Most neighbours against which something is held from one life to the next, the worst ones (guess: four
@@ -18,7 +20,7 @@ use crate::config::STRANGERS_MAX;
 pub const VERDICTS_MAX: usize = 256;
 
 // A full view of neighbours fits as often.
-const _: () = assert!(VERDICTS_MAX >= 4 * crate::VIEW_MAX);
+const _: () = assert!(VERDICTS_MAX >= 4 * VIEW_MAX);
 
 /// What is held against one neighbour.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,17 +86,24 @@ impl Guard {
                 left_out: record.left_out,
                 rounds: record.rounds_left(round),
                 passes: record.passes,
-                joined: record.joined,
+                joined: record.joined.used(),
                 life: life(peer),
             })
             .collect()
     }
 
     /// Where there are more neighbours than [`STRANGERS_MAX`], forgets those who are gone and against whom least
-    /// is held: names that cost nothing put out no verdict on one that was left out more often.
+    /// is held, the longest ago first: names that cost nothing put out no verdict on one that was left out more
+    /// often. What is usual of those who are gone is kept of the last [`VIEW_MAX`] alone.
     pub(super) fn forget_the_least(&mut self) {
+        let mut usual_of_gone: Vec<&mut Record> =
+            self.peers.values_mut().filter(|it| it.gone && !it.fragments.is_empty()).collect();
+        usual_of_gone.sort_by_key(|record| Reverse(record.met));
+        for record in usual_of_gone.into_iter().skip(VIEW_MAX) {
+            record.fragments.clear();
+        }
         while self.peers.len() > STRANGERS_MAX {
-            let held = |record: &Record| (!record.fragments.is_empty(), record.gravity(0));
+            let held = |record: &Record| (!record.gone, record.gravity(0), record.met);
             let least = self.peers.iter().min_by_key(|(_, record)| held(record));
             let Some(peer) = least.map(|(peer, _)| *peer) else { break };
             self.peers.remove(&peer);
@@ -117,7 +126,8 @@ impl Guard {
                 left_out: verdict.left_out,
                 trial_at: rounds.saturating_sub(passed),
                 passes: verdict.passes.min(PASSES),
-                joined: verdict.joined.min(JOINED_MAX),
+                joined: Allowance::after(verdict.joined),
+                gone: true,
                 ..Record::default()
             };
             if record.is_held() {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use dnode_protocol::{Clock, FragmentId};
 
+use super::allowance::Allowance;
 use super::bar::{Bar, EXCESS_MAX};
 use super::terms::Trust;
 use super::usual::{Met, USUAL_RATE, Usual};
@@ -31,13 +32,17 @@ pub(super) struct Record {
     /// The round from which a neighbour that was left out is tried again.
     pub(super) trial_at: u64,
     pub(super) passes: u32,
-    /// How often it has taken over a replica.
-    pub(super) joined: u32,
+    /// How often it has taken over a replica, or was tried at once because it had started again.
+    pub(super) joined: Allowance,
+    /// How often what was usual of it was forgotten because it had started again.
+    pub(super) starts: Allowance,
     /// The own clock until which it may be unlike the others because its optimizer knows nothing yet.
     pub(super) new_until: Clock,
     pub(super) fragments: BTreeMap<FragmentId, Usual>,
     /// The own clock at the last difference.
     pub(super) met: Clock,
+    /// Whether it is not connected.
+    pub(super) gone: bool,
 }
 
 impl Record {

@@ -8,6 +8,7 @@ use super::*;
 
 mod claims;
 mod moments;
+mod returns;
 use crate::rounds::Interval;
 use crate::testing::peer;
 

@@ -97,7 +97,7 @@ impl Attack {
 }
 
 /// All attacks, in the order of the table.
-pub const ATTACKS: [Attack; 39] = {
+pub const ATTACKS: [Attack; 41] = {
     use Blow::{Blatant, Patient, Protocol};
     [
         Attack::new("noise-9", Blatant, Wrong::Noise, 9.0),
@@ -109,6 +109,8 @@ pub const ATTACKS: [Attack; 39] = {
         Attack::new("sign-flip", Blatant, Wrong::Negative, 1.0),
         Attack::new("learning-rate-1000", Blatant, Wrong::LearningRate, 1000.0),
         Attack::new("drift-0.3", Blatant, Wrong::Drift, 0.3),
+        Attack::new("drift-0.3-and-returns", Blatant, Wrong::DriftAndReturns, 0.3),
+        Attack::new("drift-0.3-and-seldom", Patient, Wrong::DriftAndSeldom, 0.3),
         Attack::new("equivocation-0.3", Blatant, Wrong::Equivocation, 0.3),
         Attack::with_newcomer("snapshot-1000", Wrong::Snapshot, 1000.0),
         Attack::with_newcomer("snapshot-3", Wrong::Snapshot, 3.0),

@@ -89,6 +89,10 @@ pub enum Wrong {
     NoiseAndHeavy,
     /// Shows its weights moved, by as much, always in one direction.
     Drift,
+    /// As `Drift`, and disconnects in one of four commits.
+    DriftAndReturns,
+    /// As `Drift`, and mixes in one of eighteen commits: who was away for so long may be unlike the others.
+    DriftAndSeldom,
     /// As `Drift`, one time in that direction and the next time in the other.
     Equivocation,
     /// As `Drift`, by `factor` more each time.

@@ -138,6 +138,8 @@ pub(super) fn trainer_of(
         | Wrong::Noise
         | Wrong::NoiseAndHeavy
         | Wrong::Drift
+        | Wrong::DriftAndReturns
+        | Wrong::DriftAndSeldom
         | Wrong::Equivocation
         | Wrong::SlowPoison
         | Wrong::LittleIsEnough

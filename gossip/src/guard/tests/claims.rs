@@ -1,5 +1,6 @@
 //! What a member says of itself hides neither it nor another one.
 
+use super::allowance::TIMES_MAX;
 use super::*;
 
 /// Whom the guard leaves out when one of three has differences so many times as long, and how fast one of all says
@@ -35,16 +36,16 @@ fn who_starts_again_and_again_is_tried_at_once_a_few_times_only() {
         let round = turn * RATION_ROUNDS;
         guard.unsound(peer(1), round);
         assert!(!guard.meets(&peer(1), round), "{turn}");
-        guard.restarted(&peer(1), round);
+        guard.restarted(&peer(1), (Clock(turn), round));
         at_once += u32::from(guard.meets(&peer(1), round));
     }
-    assert_eq!(at_once, JOINED_MAX);
+    assert_eq!(at_once, TIMES_MAX);
     // Honest neighbours start as often as they like.
     for round in 1..20 {
-        guard.restarted(&peer(2), round);
+        guard.restarted(&peer(2), (Clock(round), round));
         assert!(guard.meets(&peer(2), round));
     }
-    assert_eq!(guard.peers.get(&peer(2)).map_or(0, |record| record.joined), 0);
+    assert_eq!(guard.peers.get(&peer(2)).map_or(0, |record| record.joined.used()), 0);
 }
 
 #[test]

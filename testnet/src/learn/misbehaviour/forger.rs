@@ -1,5 +1,7 @@
 //! Control messages and tensors that a peer changes or keeps back on their way out.
 
+use std::time::Duration;
+
 use dnode_gossip::testing::Effect;
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{Clock, Message};
@@ -7,9 +9,25 @@ use dnode_protocol::{Clock, Message};
 use super::{Misbehaviour, Wrong};
 use crate::sim::names::index_of;
 
+/// One that disconnects does so in one of so many commits.
+const RETURNS_EVERY: u64 = 4;
+/// One that mixes seldom does so in one of so many commits.
+const MIXES_EVERY: u64 = 18;
+
+/// Whether one that mixes seldom does so at this clock.
+const fn mixes(clock: Clock) -> bool {
+    clock.0.is_multiple_of(MIXES_EVERY)
+}
+
 /// What leaves a peer with which this is wrong, in place of `effect`; `None` when nothing does.
 pub(in super::super) fn forge(wrong: &Misbehaviour, effect: Effect) -> Option<Effect> {
     match effect {
+        Effect::Message { to, message: Message::Heartbeat(heartbeat) }
+            if wrong.kind == Wrong::DriftAndReturns
+                && heartbeat.clock.0 % RETURNS_EVERY == RETURNS_EVERY - 1 =>
+        {
+            Some(Effect::Disconnect { peer: to, back_off: Duration::ZERO })
+        }
         Effect::Message { to, message } => {
             forge_message(wrong, message).map(|message| Effect::Message { to, message })
         }
@@ -32,6 +50,12 @@ fn lie(wrong: &Misbehaviour, clock: Clock) -> Clock {
 fn forge_message(wrong: &Misbehaviour, mut message: Message) -> Option<Message> {
     match (&mut message, wrong.kind) {
         (Message::Ack { .. }, Wrong::NeverAcknowledges) => return None,
+        (Message::Propose { terms, .. }, Wrong::DriftAndSeldom) if !mixes(terms.clock) => {
+            return None;
+        }
+        (Message::Accept { exchange, terms, .. }, Wrong::DriftAndSeldom) if !mixes(terms.clock) => {
+            return Some(Message::Busy { exchange: *exchange });
+        }
         (Message::Accept { exchange, .. }, Wrong::Busy) => {
             return Some(Message::Busy { exchange: *exchange });
         }

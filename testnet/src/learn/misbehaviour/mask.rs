@@ -63,6 +63,8 @@ impl Mask {
             | Wrong::Noise
             | Wrong::NoiseAndHeavy
             | Wrong::Drift
+            | Wrong::DriftAndReturns
+            | Wrong::DriftAndSeldom
             | Wrong::Equivocation
             | Wrong::SlowPoison
             | Wrong::LittleIsEnough
@@ -147,7 +149,7 @@ impl Mask {
             Wrong::Noise | Wrong::NoiseAndHeavy => {
                 own.iter().map(|own| own + factor * length * normal(&mut self.rng)).collect()
             }
-            Wrong::Drift => moved(factor),
+            Wrong::Drift | Wrong::DriftAndReturns | Wrong::DriftAndSeldom => moved(factor),
             Wrong::Equivocation => moved(if times.is_multiple_of(2) { factor } else { -factor }),
             Wrong::SlowPoison => moved(factor * times as f32),
             Wrong::LittleIsEnough => {
