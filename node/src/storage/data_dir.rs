@@ -353,11 +353,16 @@ fn text_of(file: File, path: &Path) -> Result<String, DataDirError> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// As [`replace`], in words for a person.
+pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DataDirError> {
+    replace(path, bytes, mode).map_err(io_error("write", path))
+}
+
 /// Replaces the contents of `path` by `bytes`. A crash leaves the old contents or the new ones, never a
 /// mixture. Of several writers at once the last one wins; none takes the bytes of another.
 ///
 /// `mode`: Unix permissions of the new file.
-pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DataDirError> {
+pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let partial = partial(path);
     let write = || -> io::Result<()> {
         let mut options = OpenOptions::new();
@@ -379,9 +384,8 @@ pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), D
         }
         Ok(())
     };
-    write().map_err(|error| {
+    write().inspect_err(|_| {
         let _ = fs::remove_file(&partial);
-        io_error("write", path)(error)
     })
 }
 

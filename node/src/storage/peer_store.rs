@@ -55,6 +55,8 @@ pub(crate) struct PeerStore {
     words: u64,
     /// When to write the news to the file; `None` when the file is up to date.
     due: Option<Instant>,
+    /// Whether the last write has failed, which is told once.
+    failing: bool,
 }
 
 impl PeerStore {
@@ -76,7 +78,7 @@ impl PeerStore {
                 line => found.extend(line.parse().ok().map(|address| (address, worked))),
             }
         }
-        let mut met = Self { file, peers: BTreeMap::new(), words: 0, due: None };
+        let mut met = Self { file, peers: BTreeMap::new(), words: 0, due: None, failing: false };
         // The peers that come first in the file were heard of last.
         for (address, worked) in found.iter().rev() {
             if let Some(peer) = named(address) {
@@ -146,8 +148,13 @@ impl PeerStore {
         }
         let written = write_atomic(&self.file, self.text().as_bytes(), 0o644);
         self.due = now.filter(|_| written.is_err()).map(|now| now + PAUSE);
-        if let Err(error) = written {
-            tracing::warn!(%error, "cannot write which peers were met");
+        match written {
+            Ok(()) => self.failing = false,
+            Err(error) if !self.failing => {
+                self.failing = true;
+                tracing::warn!(%error, "cannot write which peers were met");
+            }
+            Err(_) => {}
         }
     }
 

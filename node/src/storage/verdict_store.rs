@@ -33,6 +33,8 @@ pub(crate) struct VerdictStore {
     known: Vec<Mark>,
     /// When to look next.
     next: Instant,
+    /// Whether the last write has failed, which is told once.
+    failing: bool,
 }
 
 impl VerdictStore {
@@ -59,7 +61,7 @@ impl VerdictStore {
         // A wall clock may have gone back: no time has passed then.
         let passed = Duration::from_secs(unix_s.saturating_sub(written));
         let known = marks(&verdicts);
-        (Self { file, run, known, next: Instant::now() }, verdicts, passed)
+        (Self { file, run, known, next: Instant::now(), failing: false }, verdicts, passed)
     }
 
     /// Looks whether there is news when it is time, and writes it.
@@ -85,8 +87,12 @@ impl VerdictStore {
     fn write(&mut self, verdicts: &Verdicts, unix_s: u64) {
         let text = encode(verdicts, self.run, unix_s);
         match write_atomic(&self.file, text.as_bytes(), 0o600) {
-            Ok(()) => self.known = marks(verdicts),
-            Err(error) => tracing::warn!(%error, "cannot keep whom this peer leaves out"),
+            Ok(()) => (self.known, self.failing) = (marks(verdicts), false),
+            Err(error) if !self.failing => {
+                self.failing = true;
+                tracing::warn!(%error, "cannot keep whom this peer leaves out");
+            }
+            Err(_) => {}
         }
     }
 }

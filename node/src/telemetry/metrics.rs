@@ -122,7 +122,12 @@ impl MetricsWriter {
     /// Puts the file aside and begins another one. Where that fails the present one goes on.
     fn begin_anew(&mut self) {
         let before = self.path.with_file_name(METRICS_BEFORE);
-        let new = std::fs::rename(&self.path, before).and_then(|()| open(&self.path));
+        let new = std::fs::rename(&self.path, &before).and_then(|()| {
+            open(&self.path).inspect_err(|_| {
+                // Else the next try would find nothing to put aside, for ever.
+                let _ = std::fs::rename(&before, &self.path);
+            })
+        });
         match new {
             Ok(file) => {
                 (self.file, self.complete) = (file, 0);

@@ -16,6 +16,10 @@ use crate::telemetry::metrics::{Body, Stamp};
 
 /// The version that the first event of a file names.
 const VERSION: &str = "brain.Event:2";
+/// Lines of training that are all written, about a megabyte.
+const WHOLE_LINES: u64 = 10_000;
+/// Seconds of wall time between two of those after them.
+const LATER_EVERY_S: f64 = 1.0;
 /// Added to a rotated CRC, so that a CRC of data that contains CRCs is still a good one.
 const MASK: u32 = 0xa282_ead8;
 
@@ -57,6 +61,8 @@ pub struct EventFile {
     /// Whether a write has failed. Nothing more is written then, because a reader stops at a torn
     /// record.
     failed: bool,
+    /// Lines of training so far, and the wall time of the last one.
+    trained: (u64, f64),
 }
 
 impl EventFile {
@@ -73,7 +79,7 @@ impl EventFile {
         let file = format!("events.out.tfevents.{:010}.{}", now as u64, std::process::id());
         let path = folder.join(file);
         let file = OpenOptions::new().append(true).create(true).open(&path)?;
-        let mut events = Self { path, file, failed: false };
+        let mut events = Self { path, file, failed: false, trained: (0, 0.0) };
         let version = Some(VERSION.to_owned());
         let first = Event { wall_time: now, step: 0, file_version: version, summary: None };
         events.file.write_all(&record(&first))?;
@@ -86,7 +92,7 @@ impl EventFile {
             .into_iter()
             .map(|(tag, value)| Value { tag: tag.to_owned(), simple_value: Some(value as f32) })
             .collect();
-        if value.is_empty() || self.failed {
+        if value.is_empty() || self.failed || !self.takes(body, unix_time().as_secs_f64()) {
             return;
         }
         let step = i64::try_from(stamp.position).unwrap_or(i64::MAX);
@@ -100,6 +106,22 @@ impl EventFile {
             );
             self.failed = true;
         }
+    }
+}
+
+impl EventFile {
+    /// Whether a line of these is written at this wall time: of training all at first, and later one in a second, so
+    /// that the file of a run of weeks stays small enough to be read.
+    fn takes(&mut self, body: &Body, now: f64) -> bool {
+        if !matches!(body, Body::Train(_)) {
+            return true;
+        }
+        let (lines, last) = self.trained;
+        let takes = lines < WHOLE_LINES || !(last..last + LATER_EVERY_S).contains(&now);
+        if takes {
+            self.trained = (lines + 1, now);
+        }
+        takes
     }
 }
 
@@ -140,7 +162,7 @@ fn masked(bytes: &[u8]) -> [u8; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metrics::Evaluate;
+    use crate::telemetry::metrics::{Evaluate, Train};
 
     /// All events of a file, after a check of their checksums.
     fn events(path: &Path) -> Vec<Event> {
@@ -195,6 +217,31 @@ mod tests {
         // step 3; summary of 10 bytes; value of 8: tag "a", then 1.0.
         let want = [0x10, 3, 0x2a, 10, 0x0a, 8, 0x0a, 1, b'a', 0x15, 0, 0, 0x80, 0x3f];
         assert_eq!(event.encode_to_vec(), want);
+    }
+
+    #[test]
+    fn lines_of_training_are_all_written_at_first_and_later_one_in_a_second() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = EventFile::create(folder.path(), "peer").unwrap();
+        let train = Body::Train(Train {
+            loss: 0.5,
+            learning_rate: 0.1,
+            samples_per_s: 1.0,
+            batch: 1,
+            peers: 0,
+            bytes_out: 0,
+            bytes_in: 0,
+            staleness: 0,
+            wait_s: 0.0,
+            privacy: None,
+            sketch: Vec::new(),
+        });
+        assert!((0..WHOLE_LINES).all(|line| file.takes(&train, line as f64 * 1e-3)));
+        let last = (WHOLE_LINES - 1) as f64 * 1e-3;
+        assert!(!file.takes(&train, last + 0.5) && file.takes(&train, last + LATER_EVERY_S));
+        assert!(file.takes(&train, 0.0), "the clock was set back");
+        let evaluate = Evaluate { loss: 0.5, accuracy: Some(0.75), count: 9 };
+        assert!((0..3).all(|_| file.takes(&Body::Evaluate(evaluate), 0.0)));
     }
 
     #[cfg(target_os = "linux")]

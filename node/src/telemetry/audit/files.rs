@@ -158,7 +158,7 @@ impl AuditFiles {
         (me, sign): (PeerId, Signer),
         at: u64,
     ) -> io::Result<Self> {
-        let file = private(OpenOptions::new().append(true)).open(folder.join(AUDIT_FILE))?;
+        let file = append_to(&folder.join(AUDIT_FILE))?;
         if end.torn > 0 {
             file.set_len(end.bytes)?;
         }
@@ -200,12 +200,9 @@ impl AuditFiles {
 
     /// Begins the next file.
     fn begin(folder: &Path, mut log: Log, at: u64, opened: Option<Opened>) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        let file = private(&mut options).open(folder.join(AUDIT_FILE))?;
         let bytes = log.next_file(at);
-        let mut files = Self { folder: folder.to_owned(), file, complete: 0, log };
-        files.write(&bytes)?;
+        let (file, complete) = first_lines(folder, &bytes)?;
+        let mut files = Self { folder: folder.to_owned(), file, complete, log };
         if let Some(opened) = opened {
             files.add(at, Entry::Opened(opened))?;
         }
@@ -237,12 +234,8 @@ impl AuditFiles {
         self.seal(at)?;
         self.file.sync_data()?;
         fs::rename(self.folder.join(AUDIT_FILE), self.folder.join(rotated(self.log.file())))?;
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        self.file = private(&mut options).open(self.folder.join(AUDIT_FILE))?;
-        self.complete = 0;
         let bytes = self.log.next_file(at);
-        self.write(&bytes)?;
+        (self.file, self.complete) = first_lines(&self.folder, &bytes)?;
         let found = list(&self.folder)?;
         let surplus = found.len().saturating_sub(FILES_KEPT);
         found[..surplus].iter().try_for_each(|(_, path)| fs::remove_file(path))
@@ -261,11 +254,20 @@ impl AuditFiles {
     }
 }
 
-/// The same options for a file that only this user may read; links are not followed.
-fn private(options: &mut OpenOptions) -> &mut OpenOptions {
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
-    no_follow(options)
+/// Permissions of a log: only this user may read it.
+const MODE: u32 = 0o600;
+
+/// A file that begins with these lines, and how long it is. They hold what the files before have counted, so a crash
+/// leaves all of them or no such file.
+fn first_lines(folder: &Path, bytes: &[u8]) -> io::Result<(File, u64)> {
+    let path = folder.join(AUDIT_FILE);
+    data_dir::replace(&path, bytes, MODE)?;
+    Ok((append_to(&path)?, bytes.len() as u64))
+}
+
+/// What is written goes to the end, also after an unfinished line was taken back. Links are not followed.
+fn append_to(path: &Path) -> io::Result<File> {
+    no_follow(OpenOptions::new().append(true)).open(path)
 }
 
 #[cfg(test)]

@@ -26,13 +26,23 @@ impl Roster {
         for peer in peers.iter() {
             *called.entry(peer.name.clone()).or_default() += 1;
         }
-        for peer in peers {
+        for peer in peers.iter_mut() {
             let short = if peer.short.is_empty() { &peer.id } else { &peer.short };
             peer.label = match called.get(&peer.name) {
                 _ if peer.name.is_empty() => short.clone(),
                 Some(1) => peer.name.clone(),
                 _ => format!("{} {short}", peer.name),
             };
+        }
+        // Who has called itself as another one is called for its id has no label but its own id.
+        let mut labels: BTreeMap<String, usize> = BTreeMap::new();
+        for peer in peers.iter() {
+            *labels.entry(peer.label.clone()).or_default() += 1;
+        }
+        for peer in peers {
+            if labels.get(&peer.label).is_some_and(|of| *of > 1) {
+                peer.label.clone_from(&peer.id);
+            }
         }
     }
 }
@@ -54,6 +64,14 @@ mod tests {
         Roster::default().call(&mut peers);
         let labels: Vec<&str> = peers.iter().map(|peer| peer.label.as_str()).collect();
         assert_eq!(labels, ["gpu s0", "gpu s1", "mine", "s3"]);
+    }
+
+    #[test]
+    fn nobody_can_call_itself_as_another_one_is_shown() {
+        let mut peers = vec![peer("0", "gpu"), peer("1", "gpu"), peer("2", "gpu s0")];
+        Roster::default().call(&mut peers);
+        let labels: Vec<&str> = peers.iter().map(|peer| peer.label.as_str()).collect();
+        assert_eq!(labels, ["0", "gpu s1", "2"]);
     }
 
     #[test]

@@ -166,6 +166,21 @@ fn a_disk_that_is_full_ends_the_log_and_leaves_whole_lines() {
 }
 
 #[test]
+fn a_line_after_one_that_was_taken_back_follows_the_whole_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let (folder, key) = (folder.path(), Keypair::generate());
+    let mut files = AuditFiles::open(folder, of(&key), 1).unwrap();
+    files.add(1, trained(1)).unwrap();
+    // As after a disk was full in the middle of a line.
+    files.file.write_all(b"{\"half").unwrap();
+    files.file.set_len(files.complete).unwrap();
+    files.add(2, trained(2)).unwrap();
+    drop(files);
+    run(folder, &key, 1);
+    assert_eq!(verify(folder).unwrap().findings().vouched, 3);
+}
+
+#[test]
 fn a_file_of_the_first_form_is_followed_by_one_of_the_present_form() {
     let folder = tempfile::tempdir().unwrap();
     let (folder, key) = (folder.path(), Keypair::generate());

@@ -286,7 +286,9 @@ async function turn() {
     try {
       const next = await ask("api/state");
       if (next.node.peer) {
-        if (state && next.node.incarnation !== state.node.incarnation) { newest = -1; asked = -Infinity; }
+        if (state && ["peer", "incarnation", "started_unix_s"].some((key) => next.node[key] !== state.node[key])) {
+          newest = -1; asked = -Infinity; picked = null; hidden.clear();
+        }
         // The whole history, less often where it is long.
         if (next.time_s - asked >= Math.min(SLOWEST_HISTORY_S, next.peers.length / 3)) {
           past = await ask("api/history");
