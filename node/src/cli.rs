@@ -8,6 +8,7 @@ use clap_complete::Shell;
 pub use join::{Check, Doctor, Flags, Join};
 pub use members::{Invite, RunCommand};
 pub use text::{Eval, Generate, TokenizerCommand};
+pub(crate) use ticket::without_tickets;
 
 mod join;
 mod members;

@@ -18,10 +18,12 @@ use crate::backend::BackendError;
 use crate::check::{self, CheckError};
 use crate::cli::{
     AuditCommand, Bench, Check, Cli, Command, ConfigCommand, Doctor, Eval, ExchangeArgs, Generate,
-    Join, LinkArgs, RunCommand, TokenizerCommand, fault,
+    Join, LinkArgs, RunCommand, TokenizerCommand, fault, without_tickets,
 };
-use crate::config::{ConfigError, file_text, origin_text, reference_markdown, reference_text};
-use crate::data_dir::{DataDir, DataDirError};
+use crate::config::{
+    Config, ConfigError, file_text, origin_text, reference_markdown, reference_text,
+};
+use crate::data_dir::{DataDir, DataDirError, replace};
 use crate::doctor::{self, Verdict, Wishes};
 use crate::exchange_bench;
 use crate::identity::Identity;
@@ -110,7 +112,6 @@ impl Failure {
             | Self::Backend(_)
             | Self::NoCheckpoint(_)
             | Self::Exists(_)
-            | Self::Generate(_)
             | Self::Export(
                 ExportError::Content { .. } | ExportError::Taken(_) | ExportError::Base(_),
             )
@@ -130,6 +131,7 @@ impl Failure {
             }
             Self::Top(error) if error.is_usage() => USAGE,
             Self::Audit(error) if error.is_usage() => USAGE,
+            Self::Generate(error) if !matches!(error, GenerateError::Output(_)) => USAGE,
             Self::Members(error) if error.is_usage() => USAGE,
             Self::Check(CheckError::Step { .. } | CheckError::Ask(_))
             | Self::Differs
@@ -137,6 +139,7 @@ impl Failure {
             | Self::Unfit(_)
             | Self::Top(_)
             | Self::Audit(_)
+            | Self::Generate(_)
             | Self::Members(_)
             | Self::Join(_)
             | Self::Link(_)
@@ -200,16 +203,15 @@ fn run(join: &Join) -> Result<(), Failure> {
     let settings = join.flags.settings()?;
     let steps_given = settings.origin("run.steps") != crate::config::Origin::Default;
     let config = settings.resolve()?;
-    if let Some(path) = &join.save_config {
-        std::fs::write(path, file_text(&config))
-            .map_err(|reason| Failure::Write { what: path.display().to_string(), reason })?;
-    }
     // Before the data is loaded, which may take long.
     let stop = crate::signals::listen().map_err(Failure::Thread)?;
+    let ticket = join.ticket(&config)?;
     if join.exit_with_stdin {
         crate::signals::end_with_stdin().map_err(Failure::Thread)?;
     }
-    let ticket = join.ticket(&config)?;
+    if let Some(path) = &join.save_config {
+        save(&config, path, join.flags.config.as_deref())?;
+    }
     if membership::role(&config, ticket.as_ref())? == Role::Relay {
         let peer = relay_until(config, ticket, stop)?;
         return print(&format!("{}: relayed until it was stopped\n", peer.short()));
@@ -220,19 +222,42 @@ fn run(join: &Join) -> Result<(), Failure> {
     let options = Options { resume, tells_first_step, steps_given, ticket, ..options };
     match crate::join_until(options, trainer, stop) {
         Ok(outcome) => {
-            print(&outcome_text(&outcome))?;
+            let printed = print(&outcome_text(&outcome));
             match outcome.diverged {
                 Some(what) if outcome.reason == "diverged" => Err(Failure::Diverged(what)),
-                _ => Ok(()),
+                _ => printed,
             }
         }
         Err(error) => {
             if let JoinError::NotSaved { outcome, .. } = &error {
-                print(&outcome_text(outcome))?;
+                // What is lost is told even where nobody reads the outcome.
+                let _ = print(&outcome_text(outcome));
             }
             Err(error.into())
         }
     }
+}
+
+/// Writes the configuration in force to a file, in place of what is there; but never over the file that it was read
+/// from, whose comments it would lose.
+fn save(config: &Config, path: &Path, read_from: Option<&Path>) -> Result<(), Failure> {
+    let what = || path.display().to_string();
+    let same = |one: &Path| {
+        one.canonicalize().ok().is_some_and(|it| path.canonicalize().is_ok_and(|at| at == it))
+    };
+    if read_from.is_some_and(same) {
+        return Err(Failure::Exists(what()));
+    }
+    replace(path, file_text(config).as_bytes(), 0o644)
+        .map_err(|reason| Failure::Write { what: what(), reason })
+}
+
+/// Makes a file that was not there; where that fails half way nothing stays of it.
+fn make(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut made = std::fs::File::create_new(path)?;
+    made.write_all(bytes).inspect_err(|_| {
+        let _ = std::fs::remove_file(path);
+    })
 }
 
 /// How the run ended, for a person.
@@ -373,8 +398,7 @@ fn tokenizer(command: TokenizerCommand) -> Result<(), Failure> {
                 return Err(failed(io::ErrorKind::AlreadyExists.into()));
             }
             let trained = language::train(&data, vocabulary)?;
-            let made = std::fs::File::create_new(&out);
-            made.and_then(|mut made| made.write_all(trained.bytes())).map_err(&failed)?;
+            make(&out, trained.bytes()).map_err(&failed)?;
             print(&language::show(&out, "")?)
         }
         TokenizerCommand::Show { path, text } => print(&language::show(&path, &text)?),
@@ -391,9 +415,7 @@ fn export((from, base): (&Path, Option<&Path>), folder: &Path) -> Result<(), Fai
 fn configure(command: &ConfigCommand) -> Result<(), Failure> {
     match command {
         ConfigCommand::Init { file } => {
-            let made = std::fs::File::create_new(file);
-            let text = reference_text();
-            made.and_then(|mut made| made.write_all(text.as_bytes())).map_err(not_made(file))?;
+            make(file, reference_text().as_bytes()).map_err(not_made(file))?;
             print(&format!("{} has every key, commented out\n", file.display()))
         }
         ConfigCommand::Check(flags) => {
@@ -480,7 +502,7 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "error: {text}");
+    let _ = writeln!(io::stderr(), "error: {}", without_tickets(text));
 }
 
 fn fail(text: &str, status: u8) -> u8 {

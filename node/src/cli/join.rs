@@ -35,15 +35,16 @@ impl Join {
     /// # Errors
     /// [`MembershipError`]; no secret is shown.
     pub fn ticket(&self, config: &Config) -> Result<Option<Ticket>, MembershipError> {
-        let Flags { bootstrap, listen, .. } = &self.flags;
-        ticket(self.ticket.as_deref().or_else(|| behind([bootstrap, listen])), config)
+        let Flags { bootstrap, listen, ui, .. } = &self.flags;
+        let words = bootstrap.iter().chain(listen).chain(ui);
+        ticket(self.ticket.as_deref().or_else(|| behind(words)), config)
     }
 }
 
-/// A word behind a flag that takes several addresses, if it is no address but a ticket: that flag takes
-/// it because it stands there.
-fn behind<const LISTS: usize>(lists: [&Vec<String>; LISTS]) -> Option<&str> {
-    lists.into_iter().flatten().map(String::as_str).find(|text| names_ticket(text))
+/// A word behind a flag that takes addresses, if it is no address but a ticket: that flag takes it because it stands
+/// there.
+fn behind<'a>(words: impl Iterator<Item = &'a String>) -> Option<&'a str> {
+    words.map(String::as_str).find(|text| names_ticket(text))
 }
 
 /// Headings of the groups of flags in the help.
@@ -193,6 +194,7 @@ impl Flags {
         }
         for (name, text, flag) in self.single() {
             let Some(text) = text else { continue };
+            let text = if flag == "--ui" && names_ticket(text) { "auto" } else { text };
             let taken = match flag {
                 "--model" => settings.model(text),
                 _ => settings.flag(name, text, flag),
@@ -305,7 +307,7 @@ impl Check {
     /// # Errors
     /// [`MembershipError`]; no secret is shown.
     pub fn ticket(&self, config: &Config) -> Result<Option<Ticket>, MembershipError> {
-        ticket(self.ticket.as_deref().or_else(|| behind([&self.bootstrap])), config)
+        ticket(self.ticket.as_deref().or_else(|| behind(self.bootstrap.iter())), config)
     }
 }
 
@@ -372,7 +374,7 @@ impl Doctor {
     /// [`MembershipError`]; no secret is shown.
     pub fn ticket(&self, config: &Config) -> Result<Option<Ticket>, MembershipError> {
         let lists = [&self.bootstrap, &self.listen];
-        ticket(self.ticket.as_deref().or_else(|| behind(lists)), config)
+        ticket(self.ticket.as_deref().or_else(|| behind(lists.into_iter().flatten())), config)
     }
 }
 

@@ -141,8 +141,17 @@ pub(crate) fn invitation_of(folder: &Path, peer: &PeerId) -> Option<Invited> {
     accounts.find(|(other, _)| *other == peer)?.1.by.clone()
 }
 
-/// Reads the files in their order until one does not hold.
+/// Reads the files in their order until one does not hold. The log of a peer that runs may get another file
+/// meanwhile; what was read then is read again.
 fn read(path: &Path) -> Result<Read, AuditError> {
+    let found = || path.canonicalize().and_then(|named| files::list(&named)).ok();
+    let before = found();
+    let read = read_once(path);
+    let sound = read.as_ref().is_ok_and(|read| read.broken.is_none());
+    if sound || found() == before { read } else { read_once(path) }
+}
+
+fn read_once(path: &Path) -> Result<Read, AuditError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |reason| AuditError::Read { path, reason }

@@ -12,6 +12,7 @@ use dnode_trainer::{GradientStep as _, StepId, TrainError, Trainer, gradient_ske
 
 use crate::config::{Config, run_spec, shared_settings};
 use crate::driver::advice;
+use crate::error_text;
 use crate::peer::backend::{self, BackendError};
 
 /// Numbers in the sketch that stands for a gradient in a digest. It is a count sketch: distances of
@@ -217,7 +218,7 @@ pub fn check(
         report.compare("the other machine", &mut shards, (&other, seen))?;
     }
     for member in members {
-        report.member(&mut shards, member)?;
+        report.member(&mut shards, member);
     }
     let _ = writeln!(report.text, "digest for `dnode check --against`: {}", digest.text());
     Ok(report)
@@ -312,18 +313,26 @@ impl CheckReport {
     }
 
     /// Compares with the answer of a member.
-    fn member(&mut self, shards: &mut Shards, member: &Found) -> Result<(), CheckError> {
+    fn member(&mut self, shards: &mut Shards, member: &Found) {
         let (name, why) = match member {
             Ok(answer) => {
                 let name = format!("{} at {}", answer.peer, answer.address);
                 let specs = answer.specs.as_deref();
                 let Some((batch, accumulate)) = self.configuration(&name, shards, specs) else {
-                    return Ok(());
+                    return;
                 };
                 match answer.digest.as_deref().map(Digest::read) {
                     Some(Some(digest)) => {
                         let seen = Seen { shard: digest.shard, batch, accumulate };
-                        return self.compare(&name, shards, (&digest, seen));
+                        // It may not be possible here: a member's batch need not fit this machine.
+                        let Err(error) = self.compare(&name, shards, (&digest, seen)) else {
+                            return;
+                        };
+                        self.unknown += 1;
+                        let of =
+                            format!("its first step of {batch} samples cannot be computed here");
+                        let _ = writeln!(self.text, "{name}: {of}: {}", error_text(&error));
+                        return;
                     }
                     Some(None) => (name, "what it says of its first step cannot be read"),
                     None => (name, "it says nothing of its first step"),
@@ -333,7 +342,6 @@ impl CheckReport {
         };
         self.unknown += 1;
         let _ = writeln!(self.text, "{name}: {why}");
-        Ok(())
     }
 
     /// Compares with the digest of another machine for a shard.

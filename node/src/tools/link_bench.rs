@@ -55,6 +55,11 @@ pub enum LinkError {
     /// Nobody answers there, or not as `dnode bench link --listen` does.
     #[error("nobody answers at {0}: `dnode bench link --listen` must run there")]
     Silent(Multiaddr),
+    /// The other end has stopped, or answers somebody else now.
+    #[error(
+        "measure the link: nothing came for {SILENCE_MAX:?}, or the other end has gone: it measures with one machine at a time; try again"
+    )]
+    Lost,
     /// The network stopped, which is a defect.
     #[error("measure the link: the network stopped, a defect; try again")]
     Stopped,

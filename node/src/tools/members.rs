@@ -28,6 +28,8 @@ const FOUNDER: Duration = Duration::from_secs(10 * 365 * 86_400);
 const EXPIRES_MAX: Duration = FOUNDER;
 /// Shortest time of one: less than this is over before a person has copied it.
 const EXPIRES_MIN: Duration = Duration::from_secs(1);
+/// How long a limit that is told holds, so that there is time to type it.
+const LIMIT_HOLDS: Duration = Duration::from_secs(60);
 
 /// Why a run cannot be made, nobody invited, or nobody removed.
 #[derive(thiserror::Error)]
@@ -166,9 +168,10 @@ pub(crate) fn create(folder: &Path, owners: &[String]) -> Result<String, Members
     let chain = Chain::default().extended(&owner, grant);
     let chain = chain.map_err(|_| MembersError::Owners)?;
     let member = Pass::new(all, chain).ok_or(MembersError::Owners)?;
-    secret::keep(&dir, &draw())?;
     pass::keep_owner(folder, &owner)?;
     pass::keep(folder, &member)?;
+    // The last: who has a secret and no pass is a member of a run without owners.
+    secret::keep(&dir, &draw())?;
     let at = folder.display();
     Ok(format!(
         "owner {}: its key is {at}/owner.key; who has it may invite and remove members, so keep a copy off-line\nstart with:  dnode join --data-dir {at}\nthen invite: dnode invite --data-dir {at}\n",
@@ -195,7 +198,9 @@ pub(crate) fn invite(folder: &Path, wanted: &Wanted<'_>) -> Result<(String, Stri
     if let Some(last) = chain.last() {
         not_before_s = not_before_s.max(last.not_before_s);
         if not_after_s > last.not_after_s {
-            let left = Duration::from_secs(last.not_after_s.saturating_sub(now_s));
+            // In whole minutes, so that it still holds when it is typed.
+            let left = last.not_after_s.saturating_sub(now_s + LIMIT_HOLDS.as_secs()) / 60 * 60;
+            let left = Duration::from_secs(left);
             let limit = format!("give --expires at most {}", humantime::format_duration(left));
             return Err(MembersError::Exceeds { what: "last longer", limit });
         }
@@ -251,8 +256,10 @@ pub(crate) fn revoke(folder: &Path, what: &str) -> Result<String, MembersError> 
     let until_s = chain.last().map_or(longest, |last| last.not_after_s);
     let add = |target| {
         let statement = Revocation::sign(&key, target, until_s, chain.clone());
-        let added = pass::add_revocation(folder, statement)?;
-        added.then_some(()).ok_or(MembersError::Revocations)
+        let added = pass::add_revocation(folder, statement.clone())?;
+        // One of a member may not count where members have said too much.
+        let counts = || known(folder, &member).map(|known| known.iter().any(|it| *it == statement));
+        (added && counts()?).then_some(()).ok_or(MembersError::Revocations)
     };
     add(target)?;
     let mut told = format!(

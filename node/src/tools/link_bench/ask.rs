@@ -8,7 +8,7 @@ use dnode_network::{Carrier, DirectConfig, Kind, Multiaddr, NetworkEvent, Networ
 use dnode_protocol::PeerId;
 use dnode_protocol::frame::Leg;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::batch::{
     BatchReport, CARRIERS, LAST, TENSOR_BYTES, carrier_index, cpu_seconds, send_batch,
@@ -208,12 +208,18 @@ async fn batch(
         async move { send_batch(&network, peer, Leg::Offer, tensors).await }
     });
     let (mut reports, mut before) = (0, BytesMut::new());
+    let mut deadline = Instant::now() + SILENCE_MAX;
     while reports < 2 {
-        let event = timeout(SILENCE_MAX, events.recv()).await;
-        let Some(event) = event.map_err(|_| LinkError::Stopped)? else {
+        let event = timeout_at(deadline.into(), events.recv()).await;
+        let Some(event) = event.map_err(|_| LinkError::Lost)? else {
             return Err(LinkError::Stopped);
         };
+        if matches!(&event, NetworkEvent::PeerDown { peer: gone, .. } if *gone == peer) {
+            return Err(LinkError::Lost);
+        }
         let NetworkEvent::Tensor { header, payload, .. } = event else { continue };
+        // Other words, such as round trips, come from a peer that measures with somebody else, too.
+        deadline = Instant::now() + SILENCE_MAX;
         if header.leg == Leg::Snapshot {
             result.down.bytes += payload.len() as u64;
             network.discard(&mut before, &header, payload);

@@ -78,9 +78,15 @@ impl Source {
     /// The peer whose page is at `text`, an address with or without `http://` before it.
     pub(super) fn new(text: &str) -> Result<Self, SourceError> {
         let bare = text.trim_start_matches("http://").trim_end_matches('/');
-        let mut found = bare.to_socket_addrs().ok().into_iter().flatten();
-        let address = found.next().ok_or_else(|| SourceError::Address(text.to_owned()))?;
-        Ok(Self { address })
+        let found: Vec<SocketAddr> = bare.to_socket_addrs().ok().into_iter().flatten().collect();
+        // A name may stand for two addresses of which one is served, as `localhost` for ::1 and 127.0.0.1.
+        let answers = |address: &&SocketAddr| {
+            found.len() > 1 && TcpStream::connect_timeout(address, ANSWER_MAX).is_ok()
+        };
+        let address = found.iter().find(answers).or_else(|| found.first());
+        address
+            .map(|address| Self { address: *address })
+            .ok_or_else(|| SourceError::Address(text.to_owned()))
     }
 
     /// Asks for the newest snapshot.
@@ -163,6 +169,14 @@ mod tests {
         for text in ["", "7878", "127.0.0.1", "https://127.0.0.1:1/x"] {
             assert!(Source::new(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn of_the_addresses_of_a_name_one_that_answers_is_asked() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let source = Source::new(&format!("localhost:{port}")).unwrap();
+        assert_eq!(source.address, listener.local_addr().unwrap());
     }
 
     #[test]
