@@ -108,10 +108,10 @@ impl Tensor {
         for (master, value) in master[part.clone()].iter_mut().zip(self.numbers::<T>(part)) {
             let written = T::round(*master);
             if *value != written {
-                *master += value.widen() - written.widen();
-                if !master.is_finite() {
-                    *master = value.widen();
-                }
+                // What the loop has changed has the digits below it of before, as long as they are below it.
+                let followed = *master + (value.widen() - written.widen());
+                let below = T::round(followed) == *value;
+                *master = if below { followed } else { value.widen() };
             }
             visit(master, value);
             *value = T::round(*master);
@@ -157,6 +157,24 @@ impl Tensor {
             }
             Form::Bf16 => self.masters::<bf16>(part, |master, _| *master += next()),
             Form::F16 => self.masters::<f16>(part, |master, _| *master += next()),
+        }
+    }
+}
+
+impl Tensor {
+    /// Makes the numbers of `part` these.
+    fn set(&mut self, part: Range<usize>, values: &[f32]) {
+        let mut values = values.iter().copied();
+        let mut next = || values.next().unwrap_or(f32::NAN);
+        match self.form {
+            Form::F32 | Form::Mirror => {
+                self.numbers::<f32>(part).iter_mut().for_each(|value| *value = next());
+            }
+            Form::F64 => {
+                self.numbers::<f64>(part).iter_mut().for_each(|value| *value = f64::from(next()));
+            }
+            Form::Bf16 => self.masters::<bf16>(part, |master, _| *master = next()),
+            Form::F16 => self.masters::<f16>(part, |master, _| *master = next()),
         }
     }
 }
@@ -315,6 +333,19 @@ impl Parameters for Tensors {
             tensor.moved = true;
             tensor.displace(own, &delta[part], weight);
         });
+    }
+
+    /// So that weights that were not finite can be replaced, too: no displacement makes a number of NaN.
+    fn set(&mut self, range: Range<usize>, values: &[f32]) -> bool {
+        if self.on_device.is_some() {
+            return false;
+        }
+        self.moved = true;
+        self.visit(&range, |tensor, own, part| {
+            tensor.moved = true;
+            tensor.set(own, &values[part]);
+        });
+        true
     }
 
     fn share_moments(&mut self) -> bool {

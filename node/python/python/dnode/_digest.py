@@ -18,7 +18,8 @@ def digest(
 
     ``dnode.join(…, agreed={"weights": dnode.digest(model)})`` refuses a peer that begins with other
     weights, by :class:`RunMismatch`. Every peer must then be started in the same way, also one that
-    comes later. Names count without the prefixes of wrappers, and numbers are compared as f32.
+    comes later. Names count without the prefixes of wrappers, and numbers are compared as f32. Of a model of
+    which each process has a part, all of them call it.
 
     :param frozen: whether parameters that require no gradient count, too. Nothing else compares these, and no
         exchange makes them equal: with LoRA they are the base, which all peers should have alike. Parts that are
@@ -27,7 +28,7 @@ def digest(
     """
     import torch
 
-    from dnode import _torch
+    from dnode import _parts, _torch
     from dnode._exclude import Excluded
 
     excluded = Excluded(model, exclude)
@@ -38,5 +39,6 @@ def digest(
         if wanted and id(parameter) not in seen:
             seen.add(id(parameter))
             hashed.update(place.name.encode() + b"\0")
-            hashed.update(_torch.bytes_of(parameter.detach().to("cpu", torch.float32).contiguous()))
+            numbers = _parts.whole(parameter) if _parts.is_part(parameter) else parameter.detach()
+            hashed.update(_torch.bytes_of(numbers.to("cpu", torch.float32).contiguous()))
     return hashed.hexdigest()[:16]

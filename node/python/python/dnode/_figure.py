@@ -26,7 +26,7 @@ class Figure:
             self._last = float(self._pending[0])
             self._pending = None
         if self._pending is None:
-            host = torch.empty((), dtype=torch.float32, pin_memory=True)
+            host = torch.empty((), dtype=torch.float32, device="cpu", pin_memory=True)
             host.copy_(figure.detach().reshape(()), non_blocking=True)
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(figure.device))

@@ -110,8 +110,10 @@ class Host:
 
     def checkpoint(self) -> None:
         """Writes a checkpoint of the swarm; one that cannot be written is told in the log."""
-        if self.swarm is not None and self.membership == "joined":
-            self.swarm.checkpoint()
+        # Of a model in parts all processes have a part to give.
+        swarm = self._joined if self._joined is not None and self._joined._in_parts else self.swarm
+        if swarm is not None and self.membership == "joined":
+            swarm.checkpoint()
 
     def leave(self, quietly: bool = False) -> None:
         """Leaves in good order; in a group all ranks call it, but after an error, ``quietly``."""

@@ -26,12 +26,13 @@ class Moment:
     """
 
     def __init__(self, tensor: torch.Tensor, group: "dict[str, Any]", optimizer: torch.optim.Optimizer) -> None:
-        self.mirror = torch.zeros(tensor.shape, dtype=torch.float32, pin_memory=tensor.is_cuda)
+        self.mirror = torch.zeros(tensor.shape, dtype=torch.float32, device="cpu", pin_memory=tensor.is_cuda)
         #: The tensor that the moment is of.
         self.parameter = tensor
         self._group, self._optimizer = group, optimizer
         self._stream: Any = torch.cuda.Stream(tensor.device) if tensor.is_cuda else None
-        self._is_corrected = True
+        # The state whose moment needs no correction any more; an optimizer that begins anew has another.
+        self._done: Any = None
 
     def fetch(self) -> None:
         """Copies the moment to its mirror."""
@@ -75,12 +76,21 @@ class Moment:
     def _correction(self) -> float:
         """By which the optimizer divides the moment before it uses it."""
         state = self._optimizer.state.get(self.parameter, {})
-        if not self._is_corrected or "exp_avg" not in state or "step" not in state:
+        if state is self._done or "exp_avg" not in state or "step" not in state:
             return 1.0
         # A step that is counted on a device is waited for, in the first hundred or so alone.
-        correction = 1.0 - float(self._group["betas"][0]) ** max(float(state["step"]), 1.0)
-        self._is_corrected = 1.0 - correction > _CORRECTED
-        return correction if self._is_corrected else 1.0
+        correction = 1.0 - float(self._betas()[0]) ** max(float(state["step"]), 1.0)
+        if 1.0 - correction > _CORRECTED:
+            return correction
+        self._done = state
+        return 1.0
+
+    def _betas(self) -> Any:
+        """Those of the parameter's group, which is another one after ``load_state_dict``."""
+        if all(group is not self._group for group in self._optimizer.param_groups):
+            mine = (it for it in self._optimizer.param_groups if any(self.parameter is p for p in it["params"]))
+            self._group = next(mine, self._group)
+        return self._group["betas"]
 
 
 def of(tensors: "Sequence[Tensor]", optimizer: Optional[torch.optim.Optimizer], is_group: bool) -> "list[Moment]":

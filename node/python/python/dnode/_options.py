@@ -64,7 +64,8 @@ def said(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
 def with_defaults(settings: dict[str, Any], config: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """The settings, and those of the defaults, by their short names, that were not given in any form."""
     known = said(settings, config)
-    return {**{name: it for name, it in defaults.items() if _SHORT[name] not in known}, **settings}
+    given = {name: it for name, it in settings.items() if it is not None}
+    return {**{name: it for name, it in defaults.items() if _SHORT[name] not in known}, **given}
 
 
 def is_true(value: object) -> bool:

@@ -35,12 +35,13 @@ def form(value: Any, parameter: torch.Tensor) -> Optional[torch.Tensor]:
     """Type and shape of an optimizer's state as numbers of f32; ``None`` where they are as without them: those of
     the parameter, or one number of f32."""
     if not isinstance(value, torch.Tensor):
-        return torch.tensor([float(_STATES.index(type(value)))]) if type(value) in (int, float) else None
+        kind = [float(_STATES.index(type(value)))] if type(value) in (int, float) else None
+        return None if kind is None else torch.tensor(kind, dtype=torch.float32, device="cpu")
     plain = value.shape == parameter.shape and value.dtype == parameter.dtype and value.numel() > 1
     if plain or (value.dim() == 0 and value.dtype == torch.float32) or value.dtype not in _STATES:
         return None
     lengths = [number for length in value.shape for number in divmod(length, _LOW)]
-    return torch.tensor([_STATES.index(value.dtype), *lengths], dtype=torch.float32)
+    return torch.tensor([_STATES.index(value.dtype), *lengths], dtype=torch.float32, device="cpu")
 
 
 def formed(numbers: torch.Tensor, form: torch.Tensor, parameter: torch.Tensor) -> Any:

@@ -191,8 +191,8 @@ class Swarm:
         # Where the tensors began when the node was last told, and whether it is to be told again.
         self._begins, self._elsewhere = [tensor.begins for tensor in self._tensors], False
         self._seen = 0
-        # The thread that has stepped last.
-        self._steps_in: Optional[int] = None
+        # The thread that has stepped last; before the first step, the one that joins.
+        self._steps_in = threading.get_ident()
         self._outcome: Optional[dict[str, Any]] = None
         self._callbacks = _torch.Callbacks(self._tensors, optimizer, host.speaks, self._moments, self._local)
         # What the node reaches is kept, whatever the loop puts into the model in its place.
@@ -212,9 +212,10 @@ class Swarm:
             # What rank 0 has resumed, and the others cannot have.
             self._link.share(self._local)
             resumed = optimizer is not None and joining.resumes and self._link.speaks
-            saved = self._link.same(optimizer.state_dict() if resumed and optimizer is not None else None)
-            if saved is not None and optimizer is not None and not self._link.speaks:
-                optimizer.load_state_dict(saved)
+            # As numbers of the host: each rank puts them where its own parameters are.
+            saved = self._link.same(self._callbacks.save() if resumed else None)
+            if saved is not None and not self._link.speaks:
+                self._callbacks.restore([(name, bytearray(data)) for name, data in saved])
         _open.add(self)
 
     def _begin(self, joining: Joining, callbacks: object) -> Told:
@@ -463,17 +464,20 @@ class Swarm:
         return dict(self._outcome)
 
     def _end(self) -> None:
-        _open.discard(self)
         if self._link is not None:
             self._link.closed = True
         if os.getpid() != self._made_in:
             # A forked child: node, folder and weights are its parent's.
+            _open.discard(self)
             return
         told = replace(self._last, membership="left") if self._held is None else Step(*self._held.next_step())
         if self.membership == "joined":
             self._last = told
-        if told.membership != "joined":
-            self._release()
+        if told.membership == "joined":
+            # Interrupted before the node has left: it still uses the folder, and is left at the end of the process.
+            return
+        _open.discard(self)
+        self._release()
         self._remove_temporary()
 
     def _release(self) -> None:
@@ -597,7 +601,7 @@ class Swarm:
                 if event["number"] > self._seen:
                     self._seen = event["number"]
                     yield Event(event["number"], event["time_s"], event["name"], event["detail"])
-            if not follow or not joined:
+            if not follow or not joined or os.getpid() != self._made_in:
                 return
             if self._steps_in == threading.get_ident():
                 raise _native.Error(

@@ -104,7 +104,7 @@ class Tensor:
         if self._is_direct() or not (self._speaks or self.in_parts):
             return
         pinned = self.tensor.is_cuda and not self.in_parts
-        self.mirror = torch.empty(self.tensor.shape, dtype=torch.float32, pin_memory=pinned)
+        self.mirror = torch.empty(self.tensor.shape, dtype=torch.float32, device="cpu", pin_memory=pinned)
 
     def _is_direct(self) -> bool:
         tensor = self.tensor
@@ -191,8 +191,9 @@ class Tensor:
         """What the master becomes of a tensor that is ``now``; both in f32 and on one device."""
         written = master.to(self.tensor.dtype).to(torch.float32)
         followed = master + (now - written)
-        # One that has overflowed is taken from the tensor again.
-        return torch.where(torch.isfinite(followed), followed, now)
+        # What the loop has changed has the digits below it of before, as long as they are below it.
+        below = followed.to(self.tensor.dtype).to(torch.float32) == now
+        return torch.where(below, followed, now)
 
     def forget(self) -> None:
         """Makes all numbers of the mirror NaN."""
@@ -327,6 +328,11 @@ def collect(
         for place, buffer in places(model, "_buffers"):
             wanted = buffer.is_floating_point() and not excluded.has(place, buffer)
             if wanted and buffer.numel() > 0 and _memory(buffer) not in seen:
+                if not bool(torch.isfinite(buffer).all()):
+                    raise ConfigError(
+                        f'buffers = "average": {place.name} has numbers that are not finite, which cannot be averaged: '
+                        "exclude it"
+                    )
                 seen.add(_memory(buffer))
                 found.append(Tensor(place, buffer, place.key == "running_var", host.speaks))
     _refuse_half_excluded(model, found, excluded)
@@ -406,13 +412,14 @@ def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
     if second.element_size() != width or behind % width != 0:
         return True
     ends = [sum((size - 1) * step for size, step in zip(it.shape, it.stride())) for it in (first, second)]
-    taken = torch.zeros(max(ends[0], ends[1] + behind // width) + 1, dtype=torch.bool)
+    taken = torch.zeros(max(ends[0], ends[1] + behind // width) + 1, dtype=torch.bool, device="cpu")
     taken.as_strided(first.shape, first.stride()).fill_(True)
     return bool(taken.as_strided(second.shape, second.stride(), behind // width).any())
 
 
 def bytes_of(flat: torch.Tensor) -> bytes:
     """The bytes of a contiguous tensor of f32 in host memory."""
+    assert flat.dtype == torch.float32 and flat.device.type == "cpu", (flat.dtype, flat.device)
     return ctypes.string_at(flat.data_ptr(), 4 * flat.numel())
 
 
@@ -438,7 +445,14 @@ class Callbacks:
         self._speaks = speaks
         self._names: dict[int, str] = {}
         self._told_of: set[str] = set()
+        self._told_of_strangers = False
         self.follow()
+        self._strangers = self._unknown()
+        if self._strangers and speaks:
+            logging.getLogger("dnode").warning(
+                "%d of the optimizer's parameters are not of the model: no exchange and no checkpoint has them",
+                len(self._strangers),
+            )
 
     def follow(self) -> None:
         """The tensors are others than before."""
@@ -454,6 +468,7 @@ class Callbacks:
         """Parameters that are not exchanged, the optimizer's state by ``parameter.key`` and the learning rates, in
         f32."""
         saved: list[tuple[str, bytes]] = []
+        self._tell_of_strangers()
         for it in self.local:
             numbers = _parts.whole(it.tensor) if it.in_parts else it.tensor.detach()
             if self._speaks:
@@ -466,7 +481,7 @@ class Callbacks:
                 value = state[key]
                 form = _saved.form(value, parameter)
                 if isinstance(value, (int, float)) and not isinstance(value, bool):
-                    value = torch.tensor(float(value))
+                    value = torch.tensor(float(value), dtype=torch.float32, device="cpu")
                 if _parts.is_part(value):
                     value = _parts.whole(value)
                 if not self._speaks:
@@ -481,7 +496,7 @@ class Callbacks:
                         saved.append((f"{name}.{key}{_saved.FORM}", bytes_of(form)))
         for index, group in enumerate(self._optimizer.param_groups):
             if group.get("lr") is not None:
-                rate = torch.tensor(float(group["lr"]))
+                rate = torch.tensor(float(group["lr"]), dtype=torch.float32, device="cpu")
                 saved.append((f"group.{index}.lr", bytes_of(rate)))
         return saved
 
@@ -537,6 +552,22 @@ class Callbacks:
                     _parts.put(numbers.reshape(it.tensor.shape), it.tensor)
                 else:
                     it.tensor.copy_(numbers.reshape(it.tensor.shape))
+
+    def _unknown(self) -> "set[int]":
+        """Trained parameters of the optimizer that the swarm does not know."""
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        every = {id(parameter) for group in groups for parameter in group["params"] if parameter.requires_grad}
+        return every - set(self._names)
+
+    def _tell_of_strangers(self) -> None:
+        """Says once that the optimizer trains what it did not when this process joined."""
+        if not self._speaks or self._told_of_strangers or not self._unknown() - self._strangers:
+            return
+        self._told_of_strangers = True
+        logging.getLogger("dnode").warning(
+            "the optimizer has parameters that it did not have when this process joined: no exchange and no checkpoint "
+            "has them; leave the swarm and join again with what is trained now"
+        )
 
     def _leaves_out(self, key: str, value: object) -> None:
         """Says once that a checkpoint lacks this of the optimizer's state."""

@@ -132,7 +132,8 @@ class SwarmCallback(_Callback):
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any, *rest: Any) -> None:
         """Notes that a step is about to be taken."""
         inner = getattr(optimizer, "optimizer", optimizer)
-        self._stepped = self._stepped or self._optimizer is None or inner is self._optimizer
+        ours = self._optimizer is None or optimizer is self._optimizer or inner is self._optimizer
+        self._stepped = self._stepped or ours
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *rest: Any) -> None:
         """Takes a step of the swarm, if the optimizer has stepped."""
