@@ -2,6 +2,7 @@
 //!
 //! It is part of the library so that the Python package has the command, too.
 
+mod making;
 mod tickets;
 
 use std::ffi::OsString;
@@ -20,10 +21,8 @@ use crate::cli::{
     AuditCommand, Bench, Check, Cli, Command, ConfigCommand, Doctor, Eval, ExchangeArgs, Generate,
     Join, LinkArgs, RunCommand, TokenizerCommand, fault, without_tickets,
 };
-use crate::config::{
-    Config, ConfigError, file_text, origin_text, reference_markdown, reference_text,
-};
-use crate::data_dir::{DataDir, DataDirError, replace};
+use crate::config::{ConfigError, origin_text, reference_markdown, reference_text};
+use crate::data_dir::{DataDir, DataDirError};
 use crate::doctor::{self, Verdict, Wishes};
 use crate::exchange_bench;
 use crate::identity::Identity;
@@ -41,6 +40,7 @@ use crate::{DriveError, Evaluation, JoinError, LastEvaluation, Options, Outcome,
 use dnode_network::{DirectConfig, Multiaddr};
 use dnode_protocol::invitation::Role;
 use dnode_trainer::{ExportError, Exported, GenerateError, Generation, checkpoint};
+use making::{make, save};
 
 /// Exit status of a wrong command line or configuration.
 const USAGE: u8 = 2;
@@ -238,28 +238,6 @@ fn run(join: &Join) -> Result<(), Failure> {
     }
 }
 
-/// Writes the configuration in force to a file, in place of what is there; but never over the file that it was read
-/// from, whose comments it would lose.
-fn save(config: &Config, path: &Path, read_from: Option<&Path>) -> Result<(), Failure> {
-    let what = || path.display().to_string();
-    let same = |one: &Path| {
-        one.canonicalize().ok().is_some_and(|it| path.canonicalize().is_ok_and(|at| at == it))
-    };
-    if read_from.is_some_and(same) {
-        return Err(Failure::Exists(what()));
-    }
-    replace(path, file_text(config).as_bytes(), 0o644)
-        .map_err(|reason| Failure::Write { what: what(), reason })
-}
-
-/// Makes a file that was not there; where that fails half way nothing stays of it.
-fn make(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut made = std::fs::File::create_new(path)?;
-    made.write_all(bytes).inspect_err(|_| {
-        let _ = std::fs::remove_file(path);
-    })
-}
-
 /// How the run ended, for a person.
 fn outcome_text(outcome: &Outcome) -> String {
     let Outcome { peer, reason, step, samples, exchanges, .. } = outcome;
@@ -392,13 +370,12 @@ fn evaluate(flags: &Eval) -> Result<(), Failure> {
 fn tokenizer(command: TokenizerCommand) -> Result<(), Failure> {
     match command {
         TokenizerCommand::Train { data, vocabulary, out } => {
-            let failed = not_made(&out);
             // Better to know before the training.
             if out.exists() {
-                return Err(failed(io::ErrorKind::AlreadyExists.into()));
+                return Err(Failure::Exists(out.display().to_string()));
             }
             let trained = language::train(&data, vocabulary)?;
-            make(&out, trained.bytes()).map_err(&failed)?;
+            make(&out, trained.bytes())?;
             print(&language::show(&out, "")?)
         }
         TokenizerCommand::Show { path, text } => print(&language::show(&path, &text)?),
@@ -415,7 +392,7 @@ fn export((from, base): (&Path, Option<&Path>), folder: &Path) -> Result<(), Fai
 fn configure(command: &ConfigCommand) -> Result<(), Failure> {
     match command {
         ConfigCommand::Init { file } => {
-            make(file, reference_text().as_bytes()).map_err(not_made(file))?;
+            make(file, reference_text().as_bytes())?;
             print(&format!("{} has every key, commented out\n", file.display()))
         }
         ConfigCommand::Check(flags) => {
@@ -480,15 +457,6 @@ fn id(folder: &Path) -> Result<(), Failure> {
         None => Identity::load_or_create(&DataDir::open(folder)?)?,
     };
     print(&format!("{}\n", identity.peer()))
-}
-
-/// Why there is no new file of this name. One that is there is somebody's work, and stays.
-fn not_made(path: &Path) -> impl Fn(io::Error) -> Failure {
-    let what = path.display().to_string();
-    move |reason| {
-        let (is_there, what) = (reason.kind() == io::ErrorKind::AlreadyExists, what.clone());
-        if is_there { Failure::Exists(what) } else { Failure::Write { what, reason } }
-    }
 }
 
 fn print(text: &str) -> Result<(), Failure> {

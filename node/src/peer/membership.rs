@@ -418,7 +418,10 @@ pub fn write_new(path: &Path, text: &str) -> io::Result<()> {
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)?.write_all(text.as_bytes())
+    options.open(path)?.write_all(text.as_bytes()).inspect_err(|_| {
+        // A part of it would be in the way of the next try.
+        let _ = std::fs::remove_file(path);
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use super::{Failure, not_made, print};
+use super::making::not_made;
+use super::{Failure, print};
 use crate::cli::Invite;
 use crate::membership;
 use crate::tools::members::{self, Wanted};

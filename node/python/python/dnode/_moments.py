@@ -79,7 +79,7 @@ class Moment:
         if state is self._done or "exp_avg" not in state or "step" not in state:
             return 1.0
         # A step that is counted on a device is waited for, in the first hundred or so alone.
-        correction = 1.0 - float(self._betas()[0]) ** max(float(state["step"]), 1.0)
+        correction: float = 1.0 - float(self._betas()[0]) ** max(float(state["step"]), 1.0)
         if 1.0 - correction > _CORRECTED:
             return correction
         self._done = state

@@ -438,14 +438,15 @@ fn positions_are_read_where_transformers_writes_them_from_version_5_on() {
     });
     let read = |change: &dyn Fn(&mut serde_json::Map<String, Value>)| {
         let (root, _) = exported(&llama(true));
-        let path = root.path().join("config.json");
+        let out = root.path().join("out");
+        let path = out.join("config.json");
         let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         let keys = config.as_object_mut().unwrap();
         keys.remove("rope_theta");
         keys.remove("rope_scaling");
         change(keys);
         fs::write(&path, config.to_string()).unwrap();
-        model_of(root.path(), Positions::All).map(|(_, model)| model)
+        model_of(&out, Positions::All).map(|(_, model)| model)
     };
     let told =
         |what: Value| read(&|keys| drop(keys.insert("rope_parameters".to_owned(), what.clone())));
