@@ -317,6 +317,11 @@ def collect(
         raise ConfigError(f'buffers = "{buffers}" is not legal: must be "keep" or "average"')
     excluded = Excluded(model) if excluded is None else excluded
     _refuse_parts(model, host)
+    if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(optimizer).__mro__):
+        raise ConfigError(
+            "join with ZeroRedundancyOptimizer, of whose state each process has a part: give an optimizer that every "
+            "process has whole, or put the model in parts by fully_shard"
+        )
     found, local = _trained(model, optimizer, host, excluded)
     if not found:
         raise ConfigError(

@@ -65,8 +65,8 @@ class SwarmCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Joins."""
-        if getattr(args, "deepspeed", None) or getattr(args, "fsdp", None):
-            raise ConfigError("join with a Trainer whose ranks have parts of the weights: leave fsdp and deepspeed out")
+        if getattr(args, "deepspeed", None):
+            raise ConfigError("join with a Trainer whose ranks have parts of the weights: leave deepspeed out")
         self._unhook()
         optimizer = given["optimizer"]
         self._host.join(
