@@ -253,7 +253,7 @@ impl Guard {
         let length = seen.difference / seen.own.max(f64::MIN_POSITIVE);
         let began = met.since(self.began, self.began);
         let record = self.peers.entry(met.peer).or_default();
-        (record.met, record.gone) = (met.clock, false);
+        record.met = met.clock;
         let Some(known) = record.fragments.get_mut(&met.fragment) else {
             // The first difference is good for a radius, and for no verdict. Later than at the start it
             // says nothing: the neighbour may be new, or come from another part of the swarm.
@@ -326,7 +326,7 @@ impl Guard {
         let (most, length) = (self.tolerance(&met).weights, self.counted(met.fragment, &seen));
         self.own.insert(met.fragment, (seen.own * seen.own, seen.len));
         let record = self.peers.entry(met.peer).or_default();
-        (record.met, record.gone) = (met.clock, false);
+        record.met = met.clock;
         (record.outliers, record.passes) = (record.outliers.saturating_add(1), 0);
         record.evidence = record.evidence.max(self.bar.weighed_down_at);
         let enough = record.outliers >= OUTLIERS_MAX || record.trust == Trust::LeftOut;
@@ -399,11 +399,17 @@ impl Guard {
         }
     }
 
-    /// A neighbour went. What is known of it stays: who comes back is the one that it was.
-    pub(crate) fn gone(&mut self, peer: &PeerId) {
+    /// A neighbour is here.
+    pub(crate) fn here(&mut self, peer: &PeerId) {
         if let Some(record) = self.peers.get_mut(peer) {
-            record.gone = true;
+            record.gone = false;
         }
+    }
+
+    /// A neighbour went. What is known of it stays: who comes back is the one that it was. What an exchange with it
+    /// that is still under way says is noted as of one that is gone.
+    pub(crate) fn gone(&mut self, peer: &PeerId) {
+        self.peers.entry(*peer).or_default().gone = true;
         self.forget_the_least();
     }
 }

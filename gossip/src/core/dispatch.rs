@@ -209,6 +209,7 @@ impl Gossip {
         if !self.membership.has_room(context, peer) {
             return;
         }
+        self.guard.here(&peer);
         let trust = self.guard.trust(&peer);
         let earlier = self.membership.on_peer_up(context, (peer, incarnation), trust);
         if earlier {

@@ -138,6 +138,8 @@ impl Gossip {
         }
         Membership::disconnect(&mut self.context, peer, back_off, offence);
         self.on_peer_down(peer);
+        // It may have been no neighbour.
+        self.guard.gone(&peer);
         self.membership.forget_lost(&peer);
     }
 

@@ -1,7 +1,7 @@
 //! What the guard holds against neighbours, as the next life of this peer takes it over.
 //!
-//! A restart is like a time in which all neighbours were gone: the guard keeps the same of them, and the
-//! rounds that would have been in that time have passed. Decision: docs/adr/0052.
+//! A restart is like a time in which all neighbours were gone, after which what was usual of them is forgotten, and so
+//! is what has led to no verdict: the rounds that would have been in that time have passed. Decision: docs/adr/0052.
 
 mod text;
 

@@ -27,13 +27,15 @@ struct Known {
     unwritten: Option<Vec<u8>>,
     /// When it was written last.
     written: Option<Instant>,
+    /// Whether the last write has failed, which is told once.
+    failing: bool,
     /// What follows where it cannot be written.
     otherwise: &'static str,
 }
 
 impl Known {
     const fn new(name: &'static str, otherwise: &'static str) -> Self {
-        Self { name, unwritten: None, written: None, otherwise }
+        Self { name, unwritten: None, written: None, failing: false, otherwise }
     }
 
     fn write_due(&mut self, folder: &Path, now: Instant) {
@@ -46,8 +48,12 @@ impl Known {
         let Some(known) = &self.unwritten else { return };
         self.written = Some(now);
         match keep_known(folder, self.name, known) {
-            Ok(()) => self.unwritten = None,
-            Err(error) => tracing::warn!(%error, "{}", self.otherwise),
+            Ok(()) => (self.unwritten, self.failing) = (None, false),
+            Err(error) if !self.failing => {
+                self.failing = true;
+                tracing::warn!(%error, "{}", self.otherwise);
+            }
+            Err(_) => {}
         }
     }
 }

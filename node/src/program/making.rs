@@ -1,4 +1,4 @@
-//! Files that a person has asked for: made where there was none, or replaced at once.
+//! Files that a person has asked for.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -6,7 +6,6 @@ use std::path::Path;
 
 use super::Failure;
 use crate::config::{Config, file_text};
-use crate::data_dir::replace;
 
 /// Writes the configuration in force to a file, in place of what is there; but never over the file that it was read
 /// from, whose comments it would lose.
@@ -18,7 +17,7 @@ pub(super) fn save(config: &Config, path: &Path, read_from: Option<&Path>) -> Re
     if read_from.is_some_and(same) {
         return Err(Failure::Exists(what()));
     }
-    replace(path, file_text(config).as_bytes(), 0o644)
+    std::fs::write(path, file_text(config))
         .map_err(|reason| Failure::Write { what: what(), reason })
 }
 

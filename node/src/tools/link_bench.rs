@@ -57,7 +57,7 @@ pub enum LinkError {
     Silent(Multiaddr),
     /// The other end has stopped, or answers somebody else now.
     #[error(
-        "measure the link: nothing came for {SILENCE_MAX:?}, or the other end has gone: it measures with one machine at a time; try again"
+        "measure the link: nothing came for long, or the other end has gone: it measures with one machine at a time; try again"
     )]
     Lost,
     /// The network stopped, which is a defect.

@@ -9,7 +9,7 @@ use dnode_protocol::PeerId;
 use dnode_protocol::invitation::{
     Chain, ChainError, Grant, IssuerKey, Pass, Revocation, Revocations, Role, Target, votes_needed,
 };
-use dnode_protocol::limits::{CHAIN_MAX, OWNERS_MAX, REVOCATIONS_MAX};
+use dnode_protocol::limits::{CHAIN_MAX, MEMBER_REVOCATIONS_MAX, OWNERS_MAX, REVOCATIONS_MAX};
 use dnode_protocol::membership::{Invitation, Ticket, TicketError};
 use rand::Rng as _;
 
@@ -93,6 +93,11 @@ pub(crate) enum MembersError {
         "a peer keeps at most {REVOCATIONS_MAX} revocations, and this one has made as many: begin a new run"
     )]
     Revocations,
+    /// Other members have said as much as counts of those who are no owners.
+    #[error(
+        "this revocation does not count: a peer keeps at most {MEMBER_REVOCATIONS_MAX} by members that are no owners; ask an owner to make it"
+    )]
+    Uncounted,
     /// The ticket cannot be made.
     #[error("the invitation cannot be made: {0}")]
     Ticket(#[from] TicketError),
@@ -119,6 +124,7 @@ impl MembersError {
             | Self::NoPeer(_)
             | Self::Owners
             | Self::Revocations
+            | Self::Uncounted
             | Self::Ticket(_) => true,
         }
     }
@@ -198,9 +204,10 @@ pub(crate) fn invite(folder: &Path, wanted: &Wanted<'_>) -> Result<(String, Stri
     if let Some(last) = chain.last() {
         not_before_s = not_before_s.max(last.not_before_s);
         if not_after_s > last.not_after_s {
-            // In whole minutes, so that it still holds when it is typed.
-            let left = last.not_after_s.saturating_sub(now_s + LIMIT_HOLDS.as_secs()) / 60 * 60;
-            let left = Duration::from_secs(left);
+            // In whole minutes where there are some, so that it still holds when it is typed.
+            let left = last.not_after_s.saturating_sub(now_s);
+            let minutes = left.saturating_sub(LIMIT_HOLDS.as_secs()) / 60;
+            let left = Duration::from_secs(if minutes > 0 { 60 * minutes } else { left });
             let limit = format!("give --expires at most {}", humantime::format_duration(left));
             return Err(MembersError::Exceeds { what: "last longer", limit });
         }
@@ -257,9 +264,13 @@ pub(crate) fn revoke(folder: &Path, what: &str) -> Result<String, MembersError> 
     let add = |target| {
         let statement = Revocation::sign(&key, target, until_s, chain.clone());
         let added = pass::add_revocation(folder, statement.clone())?;
-        // One of a member may not count where members have said too much.
-        let counts = || known(folder, &member).map(|known| known.iter().any(|it| *it == statement));
-        (added && counts()?).then_some(()).ok_or(MembersError::Revocations)
+        if !added {
+            return Err(MembersError::Revocations);
+        }
+        // One of a member may not count where members have said too much. One that says the same is as good.
+        let same = |it: &Revocation| (it.issuer(), it.target()) == (statement.issuer(), target);
+        let counts = known(folder, &member)?.iter().any(same);
+        counts.then_some(()).ok_or(MembersError::Uncounted)
     };
     add(target)?;
     let mut told = format!(
@@ -424,7 +435,13 @@ mod tests {
         revoke(&at, &format!("{number:016x}")).unwrap();
         revoke(&at, &IssuerKey::from_seed(&[3; 32]).peer().to_string()).unwrap();
         assert_eq!(pass::revocations(&at, OWN_REVOCATIONS_FILE).unwrap().len(), 2);
-        let owner = pass::owner(&at).unwrap().unwrap().peer().to_string();
+        // The peer that runs has kept what was said a while ago: the same again counts, too.
+        let key = pass::owner(&at).unwrap().unwrap();
+        let until_s = unix_s() + EXPIRES_MAX.as_secs() - 100;
+        let before = Revocation::sign(&key, Target::Number(number), until_s, Chain::default());
+        pass::keep_known(&at, REVOCATIONS_FILE, &Revocation::to_bytes([&before])).unwrap();
+        revoke(&at, &format!("{number:016x}")).unwrap();
+        let owner = key.peer().to_string();
         assert!(matches!(revoke(&at, &owner), Err(MembersError::Owner(_))));
         assert!(matches!(revoke(&at, "somebody"), Err(MembersError::Target(_))));
     }

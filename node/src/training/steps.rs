@@ -462,8 +462,11 @@ impl Training {
 
     fn end(&mut self, end: End) {
         self.context.close_noise();
-        // The other ranks hear at once that this one is gone, and not when its last checkpoint is written.
-        self.rack.leave(&mut self.context);
+        if matches!(end, End::Stopped { .. }) {
+            // The other ranks hear at once that this one is gone, and not when its last checkpoint is written. Of
+            // a failure the driver does not know yet, and would get together with them again.
+            self.rack.leave(&mut self.context);
+        }
         let ending = match end {
             End::Abandoned => return,
             End::Failed(error) => {

@@ -14,6 +14,7 @@ fn left_out(guard: &mut Guard, end: u64, times: f64, away: impl Fn(u64) -> bool)
                 (!away(commit)).then(|| guard.note(met(3, commit), seen(0.1 * times))).flatten();
             if exchange == 3 {
                 guard.gone(&peer(3));
+                guard.here(&peer(3));
             }
             judged.is_some_and(|(trust, _)| trust == Trust::LeftOut)
         })

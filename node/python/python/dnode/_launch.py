@@ -20,8 +20,6 @@ FOLDER = "DNODE_LAUNCH_FOLDER"
 
 #: Seconds that the processes get to leave after one has failed.
 _GRACE = 20.0
-#: Seconds that the processes get, after Ctrl-C, before they are interrupted by this one.
-_HEARD = 5.0
 #: Seconds that a peer waits for the address of the first one.
 _ADDRESS = 120.0
 
@@ -61,7 +59,7 @@ def launch(
         _wait(peers, command, until, timeout)
     except KeyboardInterrupt:
         # A terminal has interrupted the processes, too. A second time would end them while they leave.
-        heard = time.monotonic() + _HEARD
+        heard = time.monotonic() + _GRACE
         while time.monotonic() < heard and any(peer.poll() is None for peer in peers):
             time.sleep(0.02)
         raise

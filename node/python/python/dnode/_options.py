@@ -46,14 +46,14 @@ def keys(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name, value in settings.items():
         if name in _SECTIONS and isinstance(value, dict):
-            given.update({f"{name}.{key}": it for key, it in value.items()})
+            given.update({f"{name}.{key}": it for key, it in value.items() if it is not None})
         elif name in _SHORT:
-            given[_SHORT[name]] = value
+            given.update({} if value is None else {_SHORT[name]: value})
         else:
             known = ", ".join(sorted([*_SHORT, *_SECTIONS]))
             raise ConfigError(f"join has no argument {name}; there are: {known}, and config")
-    given.update(config)
-    return {key: value for key, value in given.items() if value is not None}
+    given.update({key: value for key, value in config.items() if value is not None})
+    return given
 
 
 def said(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,8 @@ T = TypeVar("T")
 _LISTENS_WITHIN_S = 5.0
 #: Between two looks at what the node has written.
 _LOOK_EVERY_S = 0.02
+#: For how long a thread that has joined may follow events before another one has stepped.
+_FIRST_STEP_S = 10.0
 #: Between two looks for events.
 _EVENTS_EVERY_S = 0.2
 
@@ -133,7 +135,11 @@ _forked = False
 def _leave_all() -> None:
     if os.getpid() == _process:
         for swarm in list(_open):
-            swarm._leave_quietly()
+            try:
+                swarm._leave_quietly()
+            except Exception as error:
+                # The others are left all the same.
+                _logging.LOGGER.error("a swarm was not left: %s", error)
         _logging.drain()
 
 
@@ -191,8 +197,9 @@ class Swarm:
         # Where the tensors began when the node was last told, and whether it is to be told again.
         self._begins, self._elsewhere = [tensor.begins for tensor in self._tensors], False
         self._seen = 0
-        # The thread that has stepped last; before the first step, the one that joins.
-        self._steps_in = threading.get_ident()
+        # The thread that has stepped last, and the one that has joined.
+        self._steps_in: Optional[int] = None
+        self._joined_in = threading.get_ident()
         self._outcome: Optional[dict[str, Any]] = None
         self._callbacks = _torch.Callbacks(self._tensors, optimizer, host.speaks, self._moments, self._local)
         # What the node reaches is kept, whatever the loop puts into the model in its place.
@@ -592,8 +599,10 @@ class Swarm:
 
         :param follow: whether to wait for more, until the run ends for this peer. That is for another thread
             than the one that steps: a loop that waits takes no step, and so its run has no end.
-        :raises Error: when the thread that steps would wait.
+        :raises Error: when the thread that steps would wait; before the first step after ten seconds, in the one
+            that has joined.
         """
+        begun = time.monotonic()
         while True:
             # Asked before the events: the last of them come when it ends.
             joined = self.membership == "joined"
@@ -603,7 +612,11 @@ class Swarm:
                     yield Event(event["number"], event["time_s"], event["name"], event["detail"])
             if not follow or not joined or os.getpid() != self._made_in:
                 return
-            if self._steps_in == threading.get_ident():
+            steps_in = self._steps_in
+            if steps_in is None and time.monotonic() - begun > _FIRST_STEP_S:
+                # Nobody else steps, it seems.
+                steps_in = self._joined_in
+            if steps_in == threading.get_ident():
                 raise _native.Error(
                     "follow the events in the thread that steps, which takes none while it waits: "
                     "follow them in another thread, or leave follow out"

@@ -561,8 +561,9 @@ class Callbacks:
     def _unknown(self) -> "set[int]":
         """Trained parameters of the optimizer that the swarm does not know."""
         groups = [] if self._optimizer is None else self._optimizer.param_groups
-        every = {id(parameter) for group in groups for parameter in group["params"] if parameter.requires_grad}
-        return every - set(self._names)
+        known = {_memory(it.tensor) for it in [*self.tensors, *self.local]}
+        every = [it for group in groups for it in group["params"] if it.requires_grad and it.numel() > 0]
+        return {id(it) for it in every if id(it) not in self._names and _memory(it) not in known}
 
     def _tell_of_strangers(self) -> None:
         """Says once that the optimizer trains what it did not when this process joined."""

@@ -208,6 +208,8 @@ impl RackDriver {
                 now >= *until || (now >= *at + RETRY.0 && self.is_called(&peers, beside))
             });
             if !may {
+                // One of other ranks is not wanted any more.
+                self.forming = None;
                 return None;
             }
             let rank = peers.iter().position(|peer| *peer == self.me)?;
@@ -275,7 +277,11 @@ impl RackDriver {
 
     /// A group of these peers was not formed, or did not last: for how long it is not formed again.
     fn fail(&mut self, peers: &[(PeerId, u64)], now: Instant) -> Duration {
-        let before = self.failed.take().filter(|failed| failed.peers == peers);
+        // What lasted long since the last failure is as good as new.
+        let again = |failed: &Failure| {
+            failed.peers == peers && now.saturating_duration_since(failed.until) < LASTS_MIN
+        };
+        let before = self.failed.take().filter(again);
         let times = before.map_or(0, |failed| failed.times.saturating_add(1));
         let pause = RETRY.0.saturating_mul(1 << times.min(16)).min(RETRY.1);
         let (peers, until) = (peers.to_vec(), now + pause);

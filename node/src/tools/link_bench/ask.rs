@@ -13,7 +13,7 @@ use tokio::time::{timeout, timeout_at};
 use super::batch::{
     BatchReport, CARRIERS, LAST, TENSOR_BYTES, carrier_index, cpu_seconds, send_batch,
 };
-use super::{BATCH, BYTES_MAX, LinkError, SILENCE_MAX, start};
+use super::{BATCH, BYTES_MAX, CONNECTION_MAX, LinkError, SILENCE_MAX, start};
 
 /// One direction of a link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -208,7 +208,8 @@ async fn batch(
         async move { send_batch(&network, peer, Leg::Offer, tensors).await }
     });
     let (mut reports, mut before) = (0, BytesMut::new());
-    let mut deadline = Instant::now() + SILENCE_MAX;
+    // The first word is the report of all that was sent, for which a slow line takes long.
+    let mut deadline = Instant::now() + CONNECTION_MAX;
     while reports < 2 {
         let event = timeout_at(deadline.into(), events.recv()).await;
         let Some(event) = event.map_err(|_| LinkError::Lost)? else {
