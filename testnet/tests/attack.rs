@@ -54,6 +54,17 @@ fn with_eight_peers_blatant_attacks_are_bounded_and_nobody_else_is_accused() {
     }
 }
 
+/// One that disconnects in one of four commits was always new before ADR 0063: nobody of eight named it.
+#[test]
+fn who_comes_back_again_and_again_is_named_and_does_no_more_harm_than_one_that_stays() {
+    let mut plan = plan(&["drift-0.3", "drift-0.3-and-returns"], (1, 8));
+    plan.rules = vec!["pairwise".to_owned()];
+    let rows = run(&plan, |_| {}).unwrap();
+    let [stays, returns] = &rows[..] else { panic!("{}", table(&rows)) };
+    assert!(returns.named > 0.5 && returns.wronged == 0, "{}", table(&rows));
+    assert!(returns.loss_times < 1.05 * stays.loss_times, "{}", table(&rows));
+}
+
 /// Blatant ones and those that hide behind what they say of themselves, against the rule that runs have by
 /// default.
 #[test]
