@@ -7,4 +7,5 @@ pub(crate) mod kept_snapshots;
 pub(crate) mod pass;
 pub(crate) mod peer_store;
 pub(crate) mod secret;
+pub(crate) mod told_once;
 pub(crate) mod verdict_store;

@@ -12,6 +12,7 @@ use crate::storage::pass::{
     OWN_REVOCATIONS_FILE, REVOCATIONS_FILE, USES_FILE, keep_known, revocations,
 };
 use crate::storage::secret::keep_open;
+use crate::storage::told_once::ToldOnce;
 
 /// How often it is looked whether a person has removed somebody.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -27,15 +28,14 @@ struct Known {
     unwritten: Option<Vec<u8>>,
     /// When it was written last.
     written: Option<Instant>,
-    /// Whether the last write has failed, which is told once.
-    failing: bool,
+    once: ToldOnce,
     /// What follows where it cannot be written.
     otherwise: &'static str,
 }
 
 impl Known {
     const fn new(name: &'static str, otherwise: &'static str) -> Self {
-        Self { name, unwritten: None, written: None, failing: false, otherwise }
+        Self { name, unwritten: None, written: None, once: ToldOnce::new(), otherwise }
     }
 
     fn write_due(&mut self, folder: &Path, now: Instant) {
@@ -47,13 +47,10 @@ impl Known {
     fn write(&mut self, folder: &Path, now: Instant) {
         let Some(known) = &self.unwritten else { return };
         self.written = Some(now);
-        match keep_known(folder, self.name, known) {
-            Ok(()) => (self.unwritten, self.failing) = (None, false),
-            Err(error) if !self.failing => {
-                self.failing = true;
-                tracing::warn!(%error, "{}", self.otherwise);
-            }
-            Err(_) => {}
+        let kept = keep_known(folder, self.name, known);
+        let tell = |error| tracing::warn!(%error, "{}", self.otherwise);
+        if self.once.note(kept, tell) {
+            self.unwritten = None;
         }
     }
 }

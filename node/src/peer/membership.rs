@@ -1,6 +1,6 @@
 //! Whether this peer's run is closed, and by which secret.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 #[cfg(unix)]
 use std::os::fd::AsFd;
@@ -17,8 +17,7 @@ use rand::Rng as _;
 
 use crate::config::Config;
 #[cfg(unix)]
-use crate::storage::data_dir::others_may;
-use crate::storage::data_dir::{DataDir, DataDirError};
+use crate::storage::data_dir::{self, DataDir, DataDirError, others_may};
 use crate::storage::identity::Identity;
 use crate::storage::pass::{self, OWN_REVOCATIONS_FILE, REVOCATIONS_FILE};
 use crate::storage::secret;
@@ -414,14 +413,7 @@ pub fn fresh_ticket() -> Ticket {
 /// # Errors
 /// What the system says.
 pub fn write_new(path: &Path, text: &str) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)?.write_all(text.as_bytes()).inspect_err(|_| {
-        // A part of it would be in the way of the next try.
-        let _ = std::fs::remove_file(path);
-    })
+    data_dir::write_new(path, text.as_bytes(), 0o600)
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Files that a person has asked for.
 
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
 use super::Failure;
 use crate::config::{Config, file_text};
+use crate::data_dir::write_new;
 
 /// Writes the configuration in force to a file, in place of what is there; but never over the file that it was read
 /// from, whose comments it would lose.
@@ -21,14 +21,9 @@ pub(super) fn save(config: &Config, path: &Path, read_from: Option<&Path>) -> Re
         .map_err(|reason| Failure::Write { what: what(), reason })
 }
 
-/// Makes a file that was not there; where that fails half way nothing stays of it.
+/// Makes a file that was not there.
 pub(super) fn make(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let made = File::create_new(path).and_then(|mut made| {
-        made.write_all(bytes).inspect_err(|_| {
-            let _ = std::fs::remove_file(path);
-        })
-    });
-    made.map_err(not_made(path))
+    write_new(path, bytes, 0o666).map_err(not_made(path))
 }
 
 /// Why there is no new file of this name. One that is there is somebody's work, and stays.

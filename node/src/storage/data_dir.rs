@@ -353,6 +353,27 @@ fn text_of(file: File, path: &Path) -> Result<String, DataDirError> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Writes `bytes` to a file that is not there yet; a symbolic link of that name counts as there. Where that fails half
+/// way nothing stays of it, which would be in the way of the next try.
+///
+/// `mode`: Unix permissions of the file.
+pub(crate) fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    create_new(path, mode)?.write_all(bytes).inspect_err(|_| {
+        let _ = fs::remove_file(path);
+    })
+}
+
+/// A file that is not there yet.
+fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
+    #[cfg(not(unix))]
+    let _ = mode;
+    options.open(path)
+}
+
 /// As [`replace`], in words for a person.
 pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DataDirError> {
     replace(path, bytes, mode).map_err(io_error("write", path))
@@ -365,13 +386,7 @@ pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), D
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let partial = partial(path);
     let write = || -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
-        #[cfg(not(unix))]
-        let _ = mode;
-        let mut file = options.open(&partial)?;
+        let mut file = create_new(&partial, mode)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&partial, path)?;

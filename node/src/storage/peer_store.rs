@@ -13,6 +13,7 @@ use dnode_network::{Multiaddr, Subnet, subnet};
 use dnode_protocol::PeerId;
 
 use crate::storage::data_dir::{read, write_atomic};
+use crate::storage::told_once::ToldOnce;
 
 /// Name of the file in the data directory. It has one full multiaddress a line. Those of peers that have
 /// worked with this one come first, behind [`WORKED`], and then the others, behind [`HEARD`]; of each kind
@@ -55,8 +56,7 @@ pub(crate) struct PeerStore {
     words: u64,
     /// When to write the news to the file; `None` when the file is up to date.
     due: Option<Instant>,
-    /// Whether the last write has failed, which is told once.
-    failing: bool,
+    once: ToldOnce,
 }
 
 impl PeerStore {
@@ -78,7 +78,8 @@ impl PeerStore {
                 line => found.extend(line.parse().ok().map(|address| (address, worked))),
             }
         }
-        let mut met = Self { file, peers: BTreeMap::new(), words: 0, due: None, failing: false };
+        let mut met =
+            Self { file, peers: BTreeMap::new(), words: 0, due: None, once: ToldOnce::new() };
         // The peers that come first in the file were heard of last.
         for (address, worked) in found.iter().rev() {
             if let Some(peer) = named(address) {
@@ -148,14 +149,8 @@ impl PeerStore {
         }
         let written = write_atomic(&self.file, self.text().as_bytes(), 0o644);
         self.due = now.filter(|_| written.is_err()).map(|now| now + PAUSE);
-        match written {
-            Ok(()) => self.failing = false,
-            Err(error) if !self.failing => {
-                self.failing = true;
-                tracing::warn!(%error, "cannot write which peers were met");
-            }
-            Err(_) => {}
-        }
+        let tell = |error| tracing::warn!(%error, "cannot write which peers were met");
+        self.once.note(written, tell);
     }
 
     fn text(&self) -> String {

@@ -9,6 +9,7 @@ use dnode_network::unix_s;
 use dnode_protocol::{PeerId, RunId};
 
 use crate::storage::data_dir::{read, write_atomic};
+use crate::storage::told_once::ToldOnce;
 
 /// Name of the file in the data directory. Its first line names the run, and when it was written; then come
 /// the lines of [`Verdicts::to_text`].
@@ -33,8 +34,7 @@ pub(crate) struct VerdictStore {
     known: Vec<Mark>,
     /// When to look next.
     next: Instant,
-    /// Whether the last write has failed, which is told once.
-    failing: bool,
+    once: ToldOnce,
 }
 
 impl VerdictStore {
@@ -61,7 +61,7 @@ impl VerdictStore {
         // A wall clock may have gone back: no time has passed then.
         let passed = Duration::from_secs(unix_s.saturating_sub(written));
         let known = marks(&verdicts);
-        (Self { file, run, known, next: Instant::now(), failing: false }, verdicts, passed)
+        (Self { file, run, known, next: Instant::now(), once: ToldOnce::new() }, verdicts, passed)
     }
 
     /// Looks whether there is news when it is time, and writes it.
@@ -86,13 +86,10 @@ impl VerdictStore {
 
     fn write(&mut self, verdicts: &Verdicts, unix_s: u64) {
         let text = encode(verdicts, self.run, unix_s);
-        match write_atomic(&self.file, text.as_bytes(), 0o600) {
-            Ok(()) => (self.known, self.failing) = (marks(verdicts), false),
-            Err(error) if !self.failing => {
-                self.failing = true;
-                tracing::warn!(%error, "cannot keep whom this peer leaves out");
-            }
-            Err(_) => {}
+        let written = write_atomic(&self.file, text.as_bytes(), 0o600);
+        let tell = |error| tracing::warn!(%error, "cannot keep whom this peer leaves out");
+        if self.once.note(written, tell) {
+            self.known = marks(verdicts);
         }
     }
 }
