@@ -159,9 +159,7 @@ impl Tensor {
             Form::F16 => self.masters::<f16>(part, |master, _| *master += next()),
         }
     }
-}
 
-impl Tensor {
     /// Makes the numbers of `part` these.
     fn set(&mut self, part: Range<usize>, values: &[f32]) {
         let mut values = values.iter().copied();

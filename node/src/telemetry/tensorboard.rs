@@ -107,9 +107,7 @@ impl EventFile {
             self.failed = true;
         }
     }
-}
 
-impl EventFile {
     /// Whether a line of these is written at this wall time: of training all at first, and later one in a second, so
     /// that the file of a run of weeks stays small enough to be read.
     fn takes(&mut self, body: &Body, now: f64) -> bool {

@@ -22,10 +22,7 @@ impl Roster {
             peer.color = *self.colors.entry(peer.id.clone()).or_insert_with(free);
             taken.insert(peer.color);
         }
-        let mut called: BTreeMap<String, usize> = BTreeMap::new();
-        for peer in peers.iter() {
-            *called.entry(peer.name.clone()).or_default() += 1;
-        }
+        let called = times(peers, |peer| &peer.name);
         for peer in peers.iter_mut() {
             let short = if peer.short.is_empty() { &peer.id } else { &peer.short };
             peer.label = match called.get(&peer.name) {
@@ -35,16 +32,22 @@ impl Roster {
             };
         }
         // Who has called itself as another one is called for its id has no label but its own id.
-        let mut labels: BTreeMap<String, usize> = BTreeMap::new();
-        for peer in peers.iter() {
-            *labels.entry(peer.label.clone()).or_default() += 1;
-        }
+        let labels = times(peers, |peer| &peer.label);
         for peer in peers {
             if labels.get(&peer.label).is_some_and(|of| *of > 1) {
                 peer.label.clone_from(&peer.id);
             }
         }
     }
+}
+
+/// How often each word is there.
+fn times(peers: &[Peer], word: fn(&Peer) -> &String) -> BTreeMap<String, usize> {
+    let mut times = BTreeMap::new();
+    for peer in peers {
+        *times.entry(word(peer).clone()).or_default() += 1;
+    }
+    times
 }
 
 #[cfg(test)]
