@@ -221,9 +221,7 @@ impl NativeEngine {
         if config.recompute {
             model.recompute();
         }
-        let threads = config.threads;
-        let compute =
-            Compute::new(threads).map_err(|source| ConfigError::Threads { threads, source })?;
+        let compute = Compute::new(config.threads)?;
         let parameters = initial(model.as_ref(), config)?;
         let frozen = model.frozen_count();
         Ok(Self {
@@ -350,7 +348,7 @@ impl Engine for NativeEngine {
     fn update(&mut self, learning_rate: f32, gradient_scale: f32) -> Result<(), TrainError> {
         let Self { optimizer, compute, parameters, gradient, frozen, .. } = self;
         let parameters = &mut parameters[*frozen..];
-        optimizer.update_on(compute, parameters, gradient, (learning_rate, gradient_scale));
+        optimizer.update(compute, parameters, gradient, (learning_rate, gradient_scale));
         Ok(())
     }
 

@@ -20,6 +20,7 @@ pub(crate) mod testing;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
+use crate::config::ConfigError;
 use crate::interrupt::Interrupt;
 use crate::seam::TrainError;
 
@@ -72,7 +73,7 @@ pub(crate) const ROWS_AT_ONCE: usize = 32;
 
 /// Where kernels run: on the calling thread or on a pool of threads.
 #[derive(Debug)]
-pub(crate) struct Compute {
+pub struct Compute {
     pool: Option<rayon::ThreadPool>,
     threads: usize,
     interrupt: Interrupt,
@@ -80,7 +81,10 @@ pub(crate) struct Compute {
 
 impl Compute {
     /// `threads` workers; one means no pool at all.
-    pub(crate) fn new(threads: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
+    ///
+    /// # Errors
+    /// [`ConfigError::Threads`] when the machine refuses to start them.
+    pub fn new(threads: usize) -> Result<Self, ConfigError> {
         let pool = (threads > 1)
             .then(|| {
                 rayon::ThreadPoolBuilder::new()
@@ -88,7 +92,8 @@ impl Compute {
                     .thread_name(|index| format!("compute-{index}"))
                     .build()
             })
-            .transpose()?;
+            .transpose()
+            .map_err(|source| ConfigError::Threads { threads, source })?;
         Ok(Self { pool, threads, interrupt: Interrupt::default() })
     }
 

@@ -73,6 +73,7 @@ pub use hugging_face::{
 };
 pub use idle::IdleTrainer;
 pub use interrupt::Interrupt;
+pub use kernel::Compute;
 pub use kernel::dropout::{Draws, Dropout, Dropped};
 pub use kernel::loss::{Objective, Score};
 pub use kernel::rotation::Rotation;

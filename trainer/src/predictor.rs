@@ -13,7 +13,7 @@ use std::thread;
 use serde_json::Value;
 
 use crate::checkpoint::{open_parameters, parameters_at};
-use crate::config::{ConfigError, ModelConfig, ModelKind, RotaryScaling, THREADS_MAX, ensure};
+use crate::config::{ModelConfig, ModelKind, RotaryScaling, THREADS_MAX, ensure};
 use crate::generate::GenerateError;
 use crate::hugging_face::{
     CONFIG, ModelError, Positions, load, read_ends, read_model_file, read_tokenizer_config,
@@ -62,8 +62,7 @@ impl Predictor {
         ensure(threads <= THREADS_MAX, "--threads", threads, legal)?;
         let cores = || thread::available_parallelism().map_or(1, NonZero::get);
         let threads = if threads == 0 { cores() } else { threads };
-        let compute =
-            Compute::new(threads).map_err(|source| ConfigError::Threads { threads, source })?;
+        let compute = Compute::new(threads)?;
         if place.join(CONFIG).is_file() {
             return match base {
                 Some(_) => Err(BaseError::Whole(place.to_owned()).into()),

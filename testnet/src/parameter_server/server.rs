@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use dnode_trainer::{Optimizer, Trainer, learning_rate};
+use dnode_trainer::{Compute, Optimizer, Trainer, learning_rate};
 
 use super::Error;
 use super::arguments::{Arguments, Plan};
@@ -16,6 +16,7 @@ use crate::local::process::ADDRESS_FILE;
 struct State {
     parameters: Vec<f32>,
     optimizer: Optimizer,
+    compute: Compute,
     /// Gradients that peers may still begin.
     free: u64,
     /// Optimizer steps done.
@@ -44,8 +45,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     trainer.read(0..parameters.len(), &mut parameters);
     let optimizer = Optimizer::new(plan.optimizer.clone(), trainer.layout());
-    let (free, version, arrived) = (plan.updates(), 0, 0);
-    let state = Mutex::new(State { parameters, optimizer, free, version, arrived });
+    let (compute, free, version, arrived) = (Compute::new(1)?, plan.updates(), 0, 0);
+    let state = Mutex::new(State { parameters, optimizer, compute, free, version, arrived });
     let listener = listen(arguments)?;
     let door = listener.local_addr().map_err(Error::system("listen"))?;
     let shared = Shared { plan: &plan, door, state, changed: Condvar::new() };
@@ -160,7 +161,8 @@ impl Shared<'_> {
         // The schedule follows samples, as it does for every variant.
         let position = state.version / self.plan.peers;
         let rate = learning_rate(&self.plan.optimizer, position, self.plan.steps);
-        state.optimizer.update(&mut state.parameters, gradient, rate, scale);
+        let State { optimizer, compute, parameters, .. } = state;
+        optimizer.update(compute, parameters, gradient, (rate, scale));
         let lag = state.version.saturating_sub(version);
         state.version += 1;
         let done = state.version >= self.plan.updates();

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use dnode_protocol::ParameterLayout;
 use dnode_trainer::{
-    Batch, Device, DeviceError, Displacer, Draws, Engine, LocalConfig, MomentFormat, Objective,
-    Optimizer, Resident, SampleShape, Score, StateTensor, TrainError, initial_parameters,
+    Batch, Compute, Device, DeviceError, Displacer, Draws, Engine, LocalConfig, MomentFormat,
+    Objective, Optimizer, Resident, SampleShape, Score, StateTensor, TrainError,
+    initial_parameters,
 };
 use tch::{Kind, TchError, Tensor};
 
@@ -28,7 +29,7 @@ const WIDENED_MAX: usize = 1 << 24;
 /// Who moves the parameters.
 enum Update {
     /// The host's optimizer, on the tensors' own memory.
-    Host(Optimizer),
+    Host(Optimizer, Compute),
     /// libtorch, where the tensors are.
     Device(DeviceOptimizer),
 }
@@ -113,7 +114,8 @@ impl TorchEngine {
         tch::set_num_threads(i32::try_from(config.threads).unwrap_or(i32::MAX));
         let flat = Flat::new(&layout, &initial, device)?;
         let update = if flat.on_host() {
-            Update::Host(Optimizer::new(config.optimizer.clone(), &layout))
+            let optimizer = Optimizer::new(config.optimizer.clone(), &layout);
+            Update::Host(optimizer, Compute::new(config.threads)?)
         } else if config.optimizer.moments != MomentFormat::F32 {
             return Err(TorchError::Moments);
         } else {
@@ -219,9 +221,10 @@ impl TorchEngine {
         self.unstage()?;
         let flat = &mut self.flat;
         match &mut self.update {
-            Update::Host(optimizer) => {
+            Update::Host(optimizer, compute) => {
                 let parameters = host_mut(&mut flat.parameters);
-                optimizer.update(parameters, host(&flat.gradient), learning_rate, gradient_scale);
+                let rates = (learning_rate, gradient_scale);
+                optimizer.update(compute, parameters, host(&flat.gradient), rates);
                 Ok(())
             }
             Update::Device(optimizer) => optimizer.update(flat, learning_rate, gradient_scale),
@@ -323,7 +326,7 @@ impl Engine for TorchEngine {
 
     fn share_moments(&mut self) -> bool {
         match &mut self.update {
-            Update::Host(optimizer) => optimizer.share_moments(),
+            Update::Host(optimizer, _) => optimizer.share_moments(),
             Update::Device(optimizer) => optimizer.share_moments(),
         }
         true
@@ -331,7 +334,7 @@ impl Engine for TorchEngine {
 
     fn read_moments(&self, range: Range<usize>, out: &mut [f32]) {
         let read = match &self.update {
-            Update::Host(optimizer) => return optimizer.read_first(range, out),
+            Update::Host(optimizer, _) => return optimizer.read_first(range, out),
             Update::Device(optimizer) => part(optimizer.first(), &range),
         };
         if let Err(error) = read.and_then(|moments| moments.f_copy_data(out, range.len())) {
@@ -342,7 +345,7 @@ impl Engine for TorchEngine {
 
     fn displace_moments(&mut self, range: Range<usize>, delta: &[f32], weight: f32) {
         let moved = match &mut self.update {
-            Update::Host(optimizer) => return optimizer.displace_first(&range, delta, weight),
+            Update::Host(optimizer, _) => return optimizer.displace_first(&range, delta, weight),
             Update::Device(optimizer) => move_by_torch(optimizer.first(), &range, (delta, weight)),
         };
         if let Err(error) = moved {
@@ -352,7 +355,7 @@ impl Engine for TorchEngine {
 
     fn save(&self) -> Vec<StateTensor<'_>> {
         match &self.update {
-            Update::Host(optimizer) => optimizer.save(),
+            Update::Host(optimizer, _) => optimizer.save(),
             Update::Device(optimizer) => optimizer.save().unwrap_or_else(|error| {
                 self.note(line(&error));
                 Vec::new()
@@ -362,7 +365,7 @@ impl Engine for TorchEngine {
 
     fn restore(&mut self, tensors: Vec<StateTensor<'_>>) -> Result<(), TrainError> {
         match &mut self.update {
-            Update::Host(optimizer) => optimizer.restore(tensors),
+            Update::Host(optimizer, _) => optimizer.restore(tensors),
             Update::Device(optimizer) => optimizer.restore(tensors),
         }
     }
