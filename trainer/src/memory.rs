@@ -29,7 +29,8 @@ pub struct Memory {
     pub activations: Option<u64>,
     /// Slow weights, sums of contributions, or copies for exchanges: what the rule needs.
     pub mixing: u64,
-    /// Their mean over the last part of the run, where that is kept.
+    /// Their mean over the last part of the run, where that is kept, and the weights themselves, which are
+    /// set aside while the mean is measured.
     pub tail_average: u64,
 }
 
@@ -75,7 +76,7 @@ impl Memory {
     /// The same, with their [`TailAverage`](crate::TailAverage).
     #[must_use]
     pub const fn with_tail_average(self) -> Self {
-        Self { tail_average: self.gradient, ..self }
+        Self { tail_average: 2 * self.gradient, ..self }
     }
 
     /// Parameters that are trained.
@@ -169,7 +170,7 @@ mod tests {
             "2.50 GB (weights 2.00, gradient 0.00, optimizer 0.00, activations 0.50, mixing 0.00)"
         );
         let averaged = Memory { gradient: 10_000_000, ..memory }.with_tail_average();
-        assert!(averaged.to_string().ends_with("mixing 0.00, tail average 0.01)"), "{averaged}");
+        assert!(averaged.to_string().ends_with("mixing 0.00, tail average 0.02)"), "{averaged}");
         let memory = Memory { activations: None, ..memory };
         assert_eq!(
             memory.to_string(),
