@@ -42,6 +42,18 @@ impl Displacement {
         self.values
     }
 
+    /// Room to put the numbers of a code in, should more be added to it.
+    pub(crate) fn lend(&mut self, buffer: impl FnOnce() -> Vec<f32>) {
+        if self.coded.is_some() && self.values.capacity() == 0 {
+            self.values = buffer();
+        }
+    }
+
+    /// Takes back the room that nothing has come to be in: a code is kept as it is.
+    pub(crate) fn unused_buffer(&mut self) -> Option<Vec<f32>> {
+        self.coded.is_some().then(|| std::mem::take(&mut self.values))
+    }
+
     pub(crate) const fn is_nothing(&self) -> bool {
         self.noted == 0
     }

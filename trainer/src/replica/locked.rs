@@ -70,7 +70,10 @@ impl ReplicaLock<'_> {
         match &mut *self.store {
             Store::Host(host) => host.work(self.shared, &slice, |mixer, own| {
                 let MixerState::Exchange(_, memory) = mixer else { return };
-                let undone = memory.of(own, slice.index).displace(reply, weight, Learning::Nothing);
+                let mut fragment = memory.of(own, slice.index);
+                let weighed = fragment.weigh(reply);
+                let undone =
+                    weighed.and_then(|_| fragment.displace(reply, weight, Learning::Nothing));
                 undone.expect("the journalled reply is whole");
             }),
             Store::Device(device) => device.displace(self.shared, &slice, weight, reply),
@@ -144,6 +147,9 @@ impl ReplicaLock<'_> {
             let values = plain_weights(&slice, snapshot)?;
             check_snapshot(&slice.range, norm(&values), own.norm_if_known())?;
             own.adopt(&values, matches!(values, Cow::Borrowed(_)).then_some(snapshot));
+            if let MixerState::Exchange(_, memory) = mixer {
+                memory.replaced(slice.index);
+            }
             Ok(())
         })
     }

@@ -1,6 +1,6 @@
 //! What training and mixing leave for each other, fragment by fragment.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::SharedReplica;
@@ -24,7 +24,8 @@ pub(super) struct PendingUpdates {
     displacements: BTreeMap<usize, Displacement>,
     /// Elements of the displacements.
     waiting: usize,
-    wanted: BTreeSet<usize>,
+    /// Fragments that mixing wants to see, in the order in which it will take them up; each once.
+    wanted: VecDeque<usize>,
     shown: BTreeMap<usize, Vec<f32>>,
     /// What mixing has waited for and not taken up yet: it stays shown whatever training does.
     kept: Option<usize>,
@@ -33,6 +34,8 @@ pub(super) struct PendingUpdates {
     spare: Vec<Vec<f32>>,
     /// The fragment at which training goes on, so that every one comes up.
     next: usize,
+    /// Whether training has last made a move that nobody waits for; then one that is wanted comes next.
+    moved: bool,
     closed: bool,
     /// Whether displacements are made at commits alone.
     deferred: bool,
@@ -145,8 +148,9 @@ impl PendingUpdates {
     pub(super) fn take(&mut self, index: usize) -> TakenFragment {
         let shown = self.shown.remove(&index);
         let moved = match self.displacements.remove(&index) {
-            Some(moved) => {
+            Some(mut moved) => {
                 self.waiting -= moved.len();
+                moved.lend(|| self.spare.pop().unwrap_or_default());
                 moved
             }
             None => Displacement::in_buffer(self.spare.pop().unwrap_or_default()),
@@ -156,7 +160,7 @@ impl PendingUpdates {
 
     /// Mixing is done with it. What training has shown meanwhile lacks what mixing did.
     pub(super) fn give(&mut self, index: usize, taken: TakenFragment) {
-        let TakenFragment { moved, shown, stays } = taken;
+        let TakenFragment { mut moved, shown, stays } = taken;
         self.kept = self.kept.filter(|kept| *kept != index);
         let mut newer = self.shown.remove(&index);
         let (shown, other) = if stays {
@@ -179,11 +183,15 @@ impl PendingUpdates {
             self.recycle(Some(moved.into_buffer()));
         } else {
             self.waiting += moved.len();
+            let unused = moved.unused_buffer();
+            self.recycle(unused);
             self.displacements.insert(index, moved);
         }
     }
 
-    /// What training should do next: first what replaces weights, then what is wanted.
+    /// What training should do next: first what replaces weights, then in turn what is wanted and a move of
+    /// another fragment. Else moves would wait while exchanges go on, and weights that are mixed would be
+    /// trained without what was mixed into them.
     pub(super) fn task(&mut self) -> Option<Task> {
         let replaced =
             self.displacements.iter().find(|(_, moved)| moved.replaces()).map(|(index, _)| *index);
@@ -194,8 +202,13 @@ impl PendingUpdates {
                 .map(|(index, _)| *index)
                 .next()
         };
-        let index = replaced.or_else(|| self.wanted.first().copied()).or_else(after)?;
-        let show = self.wanted.remove(&index).then(|| self.spare.pop().unwrap_or_default());
+        let wanted = self.wanted.front().copied();
+        let next = if self.moved { wanted.or_else(after) } else { after().or(wanted) };
+        let index = replaced.or(next)?;
+        let place = self.wanted.iter().position(|wanted| *wanted == index);
+        let show = place.and_then(|place| self.wanted.remove(place));
+        let show = show.map(|_| self.spare.pop().unwrap_or_default());
+        self.moved = show.is_none();
         let moved = self.displacements.remove(&index);
         self.waiting -= moved.as_ref().map_or(0, |moved| moved.len());
         self.next = index + 1;
@@ -245,8 +258,8 @@ impl PendingUpdates {
     /// Mixing wants to see a fragment; whether training has to show it.
     pub(super) fn want(&mut self, index: usize) -> bool {
         let hidden = !self.shown.contains_key(&index);
-        if hidden {
-            self.wanted.insert(index);
+        if hidden && !self.wanted.contains(&index) {
+            self.wanted.push_back(index);
         }
         hidden
     }
@@ -309,7 +322,10 @@ impl PendingUpdates {
 
 #[cfg(test)]
 mod tests {
+    use dnode_protocol::frame::Codec;
+
     use super::*;
+    use crate::codec::encode;
     use crate::slow::Own;
 
     fn move_one(pending: &mut PendingUpdates, index: usize) {
@@ -350,5 +366,42 @@ mod tests {
             pending.done(task);
         }
         assert_eq!(order, [0, 1, 2, 1]);
+    }
+
+    #[test]
+    fn what_is_wanted_again_and_again_does_not_keep_moves_waiting() {
+        let mut pending = PendingUpdates::default();
+        (0..4).for_each(|index| move_one(&mut pending, index));
+        assert!(pending.want(5) && pending.want(3));
+        let mut order = Vec::new();
+        for _ in 0..8 {
+            pending.want(5);
+            let task = pending.task().unwrap();
+            order.push((task.index, task.moved.is_some(), task.show.is_some()));
+            pending.done(task);
+            let shown = pending.take(5);
+            pending.give(5, shown);
+        }
+        let (show, made) = ((5, false, true), |index| (index, true, false));
+        assert_eq!(order, [made(0), show, made(1), (3, true, true), made(2), show, show, show]);
+    }
+
+    #[test]
+    fn a_coded_move_that_waits_holds_no_buffer_and_gets_one_when_more_is_added() {
+        let mut pending = PendingUpdates::default();
+        pending.recycle(Some(vec![0.0; 8]));
+        let coded = encode(Codec::Int8, &[1.0; 8]);
+        for moves in 1..=2 {
+            let mut taken = pending.take(3);
+            taken.moved.add_coded(&coded, 0.5);
+            pending.give(3, taken);
+            assert_eq!(pending.spare.len(), 2 - moves, "{moves}");
+        }
+        let task = pending.task().unwrap();
+        let mut x = [0.0; 8];
+        task.moved.as_ref().unwrap().make(0, &mut x);
+        assert!(x.iter().all(|x| (x - 1.0).abs() < 0.02), "{x:?}");
+        pending.done(task);
+        assert_eq!(pending.spare.len(), 1);
     }
 }

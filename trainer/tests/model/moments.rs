@@ -152,9 +152,11 @@ fn a_checkpoint_has_parameters_alone_in_their_file_and_a_resume_goes_on_to_the_b
         let shared = i.shared();
         let last = FragmentId(fragments.count() as u32 - 1);
         for fragment in [FragmentId(0), last] {
-            let offer = j.read(fragment, Reading::Offer(Codec::F32));
             shared.want(fragment);
             i.serve();
+        }
+        for fragment in [FragmentId(0), last] {
+            let offer = j.read(fragment, Reading::Offer(Codec::F32));
             let answer = shared.lock().answer(fragment, MixTerms::any(0.5), &offer, Codec::F32);
             answer.unwrap();
         }

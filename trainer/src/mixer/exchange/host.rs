@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use dnode_protocol::frame::{Codec, SpareBuffers};
 
-use super::progress::Progress;
+use super::progress::{Progress, looked_at};
 use super::{BLOCK, FragmentMemory, Near, SPREAD_FACTOR, SPREAD_KEPT, SPREAD_WIDER, spread_factor};
 use super::{Learning, Lengths};
 use crate::codec::{
@@ -30,6 +30,8 @@ pub(crate) struct HostMemory {
     progress: Vec<Progress>,
     /// How far others' weights may be, by block of the fragment at hand.
     spread: Vec<f32>,
+    /// Of the coded difference that was weighed last.
+    weighed: Weighed,
     /// A piece of an offer, and one of a difference or of a reply.
     piece: [Vec<f32>; 2],
     /// Where offers and replies are written.
@@ -42,9 +44,15 @@ impl HostMemory {
             bounds: vec![Vec::new(); fragments],
             progress: vec![Progress::default(); fragments],
             spread: Vec::new(),
+            weighed: Weighed::default(),
             piece: [(); 2].map(|()| vec![0.0; PART_ELEMENTS]),
             buffers: SpareBuffers::new(BUFFERS_BYTES_MAX),
         }
+    }
+
+    /// Another's weights have taken the place of fragment `index`: what lies between is no training of its own.
+    pub(crate) fn replaced(&mut self, index: usize) {
+        self.progress[index].forget();
     }
 
     /// One fragment of the weights `own`.
@@ -55,6 +63,15 @@ impl HostMemory {
     ) -> HostFragment<'m, 'o> {
         HostFragment { own, memory: self, index }
     }
+}
+
+/// What a pass over a coded difference finds beside its length.
+#[derive(Default)]
+struct Weighed {
+    /// The largest element of each block.
+    largest: Vec<f32>,
+    /// The numbers that own training is measured by.
+    looked_at: Vec<f32>,
 }
 
 /// The weights of one fragment in host memory.
@@ -183,10 +200,18 @@ impl FragmentMemory for HostFragment<'_, '_> {
     }
 
     fn weigh(&mut self, coded: &Encoded) -> Result<f64, MixError> {
+        let HostMemory {
+            piece: [moved, _], weighed: Weighed { largest, looked_at: picked }, ..
+        } = &mut *self.memory;
+        largest.clear();
+        picked.clear();
         let mut sum = Squares::default();
         for piece in pieces(coded.codec, 0..coded.elements) {
-            let moved = &mut self.memory.piece[0][..piece.len()];
-            sum.add(numbers_of(coded.codec, coded.piece(piece), moved)?);
+            let moved = &mut moved[..piece.len()];
+            let moved = numbers_of(coded.codec, coded.piece(piece.clone()), moved)?;
+            sum.add(moved);
+            largest_of_blocks(moved, largest);
+            picked.extend(looked_at((piece.start, coded.elements), moved));
         }
         Ok(sum.sum())
     }
@@ -198,18 +223,21 @@ impl FragmentMemory for HostFragment<'_, '_> {
         learning: Learning,
     ) -> Result<(), MixError> {
         self.prepare();
-        let HostMemory { bounds, progress, piece: [moved, _], .. } = &mut *self.memory;
-        let (bounds, progress) = (&mut bounds[self.index], &mut progress[self.index]);
-        let factor = spread_factor(coded.codec);
-        // Decoded again: cheaper than to write down and read back what is larger than the cache.
-        for piece in pieces(coded.codec, 0..coded.elements) {
-            let moved = &mut moved[..piece.len()];
-            let moved = numbers_of(coded.codec, coded.piece(piece.clone()), moved)?;
-            if learning == Learning::From {
-                learn(&mut bounds[piece.start / BLOCK..], moved, factor, Zeros::Unread);
+        let HostMemory { bounds, progress, piece: [moved, _], weighed, .. } = &mut *self.memory;
+        if learning == Learning::From {
+            let factor = spread_factor(coded.codec);
+            for (bound, largest) in bounds[self.index].iter_mut().zip(&weighed.largest) {
+                *bound = learnt(*bound, factor * largest, Zeros::Unread);
             }
-            progress.mix((piece.start, coded.elements), moved, weight);
-            self.own.displace_slow(piece.start, moved, weight);
+        }
+        progress[self.index].mix_picked(&weighed.looked_at, weight);
+        if self.own.moving(0..0).is_some() {
+            // Decoded again: cheaper than to write down and read back what is larger than the cache.
+            for piece in pieces(coded.codec, 0..coded.elements) {
+                let moved = &mut moved[..piece.len()];
+                let moved = numbers_of(coded.codec, coded.piece(piece.clone()), moved)?;
+                self.own.displace_slow(piece.start, moved, weight);
+            }
         }
         self.own.displace_live(coded, weight);
         Ok(())
@@ -273,6 +301,14 @@ fn learn(bounds: &mut [f32], difference: &[f32], factor: f32, zeros: Zeros) {
                 *bound = learnt(*bound, factor * largest_of_long(block), zeros);
             }
         },
+    );
+}
+
+/// Appends the largest element of each block, by magnitude.
+fn largest_of_blocks(values: &[f32], largest: &mut Vec<f32>) {
+    vectorized(
+        #[inline(always)]
+        || largest.extend(values.chunks(BLOCK).map(largest_of_long)),
     );
 }
 

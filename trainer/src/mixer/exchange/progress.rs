@@ -42,13 +42,29 @@ impl Progress {
 
     /// An exchange moves the part from `start` on, of a fragment of `len` elements, by `weight · delta`.
     pub(super) fn mix(&mut self, (start, len): (usize, usize), delta: &[f32], weight: f32) {
-        let every = every(len);
-        let first = start.next_multiple_of(every);
-        let moves = delta.iter().skip(first - start).step_by(every);
-        for (left, delta) in self.left.iter_mut().skip(first / every).zip(moves) {
+        let first = start.div_ceil(every(len));
+        let moves = looked_at((start, len), delta);
+        for (left, delta) in self.left.iter_mut().skip(first).zip(moves) {
             *left += weight * delta;
         }
     }
+
+    /// The same of a whole fragment: `moves` is what [`looked_at`] picks of its parts, in their order.
+    pub(super) fn mix_picked(&mut self, moves: &[f32], weight: f32) {
+        for (left, delta) in self.left.iter_mut().zip(moves) {
+            *left += weight * delta;
+        }
+    }
+}
+
+/// The numbers of the part `values` from `start` on, of a fragment of `len` elements, that are looked at.
+pub(super) fn looked_at(
+    (start, len): (usize, usize),
+    values: &[f32],
+) -> impl Iterator<Item = f32> + '_ {
+    let every = every(len);
+    let first = start.next_multiple_of(every);
+    values.iter().copied().skip(first - start).step_by(every)
 }
 
 /// Elements from one number that is looked at to the next, in a fragment of `len`.
@@ -77,6 +93,14 @@ mod tests {
             assert!((moved - wanted).abs() < 1e-6 * wanted, "{len}: {moved} {wanted}");
             // No step lies between this exchange and the last one.
             assert!((progress.take(&values).unwrap() - 0.5 * wanted).abs() < 1e-6 * wanted);
+            // The same exchange, told at once.
+            let moves: Vec<f32> = [0..half, half..len]
+                .into_iter()
+                .flat_map(|part| looked_at((part.start, len), &delta[part]))
+                .collect();
+            progress.mix_picked(&moves, 0.5);
+            values.iter_mut().for_each(|value| *value += 1.5);
+            assert!(progress.take(&values).unwrap() < 0.26 * wanted, "{len}");
         }
     }
 

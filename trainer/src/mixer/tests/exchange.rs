@@ -8,7 +8,7 @@ use crate::codec::{Encoded, encode, encode_i64};
 use crate::device::DEVICE_BLOCK as BLOCK;
 use crate::mix::{MixError, MixReport, MixTerms};
 use crate::testing::{OUTER, assert_close, mixed, peek, set_weights, values, wide};
-use crate::{Mixer, Reading, Replica, StepId, Tolerance};
+use crate::{Mixer, OuterStep, Reading, Replica, StepId, Tolerance};
 
 const PARAMETERS: usize = 2500;
 
@@ -251,6 +251,33 @@ fn each_end_moves_by_its_own_radius_at_most_whatever_the_other_one_sends() {
     let report = i.apply(f, terms, &reply).unwrap();
     let moved = distance(&wide(&i.parameters()), &own);
     assert!(report.clipped && moved <= 1.001 * radius * report.local_norm, "{moved}");
+}
+
+#[test]
+fn weights_that_were_taken_over_widen_no_radius_as_own_training_does() {
+    let tolerance = Tolerance { radius: 0.02, moves_min: 1.0, ..Tolerance::ANY };
+    let terms = MixTerms { weight: 1.0, tolerance };
+    let (f, codec) = (FRAGMENTS[2], Codec::F32);
+    let plain = OuterStep { learning_rate: 1.0, momentum: 0.0 };
+    for adopts in [false, true] {
+        let (mut i, _) = pair(None);
+        let start = values(PARAMETERS, 0.1);
+        let (mut j, live) = mixed(start, Mixer::Exchange, Some(plain), None);
+        exchange(&mut i, &mut j, f, 0.5, codec);
+        let moved: Vec<f32> = j.parameters().iter().map(|x| x + 0.3).collect();
+        if adopts {
+            let range = j.fragments().range(f).unwrap();
+            j.adopt(f, &encode(codec, &moved[range])).unwrap();
+        } else {
+            live.lock().unwrap().clone_from(&moved);
+            j.commit(1.0);
+        }
+        let far: Vec<f32> = moved.iter().map(|x| x + 0.25).collect();
+        set_weights(&mut i, &far);
+        let offer = i.read(f, Reading::Offer(codec));
+        let (_, report) = j.answer(f, terms, &offer, codec).unwrap();
+        assert_eq!(report.clipped, adopts, "{report:?}");
+    }
 }
 
 #[test]
