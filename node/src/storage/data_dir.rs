@@ -379,17 +379,31 @@ pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), D
     replace(path, bytes, mode).map_err(io_error("write", path))
 }
 
+/// As [`write_atomic`], for what holds while this process runs and no longer: it is not forced to the disk.
+pub(crate) fn write_passing(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DataDirError> {
+    put(path, bytes, (mode, false)).map_err(io_error("write", path))
+}
+
 /// Replaces the contents of `path` by `bytes`. A crash leaves the old contents or the new ones, never a
 /// mixture. Of several writers at once the last one wins; none takes the bytes of another.
 ///
 /// `mode`: Unix permissions of the new file.
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    put(path, bytes, (mode, true))
+}
+
+fn put(path: &Path, bytes: &[u8], (mode, lasts): (u32, bool)) -> io::Result<()> {
     let partial = partial(path);
     let write = || -> io::Result<()> {
         let mut file = create_new(&partial, mode)?;
         file.write_all(bytes)?;
-        file.sync_all()?;
+        if lasts {
+            file.sync_all()?;
+        }
         fs::rename(&partial, path)?;
+        if !lasts {
+            return Ok(());
+        }
         // The rename is durable only once the folder is written as well.
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             #[cfg(unix)]

@@ -29,9 +29,11 @@ use crate::storage::data_dir::{no_follow, open};
 
 /// Name of the folder in the data directory.
 const FOLDER: &str = "pulled";
-/// How long a pull has to last before anything of it is kept. A write takes about as long as the transfer
-/// over a fast line, and this much is pulled again in as long.
+/// How long a pull has to last before anything of it is kept, and how long all of it would take at the rate
+/// until then. A write takes about as long as the transfer over a fast line, and what is over soon is pulled
+/// again as soon.
 const KEPT_AFTER: Duration = Duration::from_secs(1);
+const KEPT_OF: Duration = Duration::from_secs(10);
 /// Most snapshots that wait to be written.
 const WAITING_MAX: usize = 4;
 /// Longest first line of a file: some numbers, and what the fragment contains of each peer, as text.
@@ -42,8 +44,8 @@ const LINE_MAX: u64 = 4096 + 128 * limits::INFORMATION_MAX as u64;
 pub(crate) struct KeptSnapshots {
     folder: PathBuf,
     fragments: Fragments,
-    /// How long a pull has to last before anything of it is kept.
-    after: Duration,
+    /// How long a pull has to last before anything of it is kept, and how long all of it has to take.
+    after: (Duration, Duration),
 }
 
 /// The writing of a joiner's snapshots, beside the thread that takes them over.
@@ -52,6 +54,8 @@ pub(crate) struct Keeping {
     store: KeptSnapshots,
     /// When the first one came.
     first: Option<Instant>,
+    /// How many have come.
+    pulled: u32,
     /// Where to put what is to be written; `None` before there is anything, and once nothing is kept any
     /// more.
     queue: Option<SyncSender<Kept>>,
@@ -74,7 +78,8 @@ impl Keeping {
     /// Nothing is written yet.
     pub(crate) fn new(store: KeptSnapshots) -> Self {
         let whole = Arc::new(AtomicBool::new(false));
-        Self { store, first: None, queue: None, writer: None, over: false, whole }
+        let (first, pulled, over) = (None, 0, false);
+        Self { store, first, pulled, queue: None, writer: None, over, whole }
     }
 
     /// Keeps a snapshot, if there is time to write it. The hash of its bytes must have been verified.
@@ -85,7 +90,8 @@ impl Keeping {
         snapshot: &Encoded,
     ) {
         let first = *self.first.get_or_insert_with(Instant::now);
-        if self.over || first.elapsed() < self.store.after {
+        self.pulled = self.pulled.saturating_add(1);
+        if self.over || !self.store.lasts(first.elapsed(), self.pulled) {
             return;
         }
         if self.queue.is_none() {
@@ -189,7 +195,7 @@ impl KeptSnapshots {
     /// Opens the folder and lists what it holds. A file that cannot be read is passed over; its fragment
     /// is pulled again.
     fn open(dir: &Path, fragments: Fragments) -> (Self, Vec<(FragmentId, SnapshotContents)>) {
-        let this = Self { folder: dir.join(FOLDER), fragments, after: KEPT_AFTER };
+        let this = Self { folder: dir.join(FOLDER), fragments, after: (KEPT_AFTER, KEPT_OF) };
         let all = (0..u32::try_from(fragments.count()).unwrap_or(u32::MAX)).map(FragmentId);
         let kept = if this.is_folder() {
             all.filter_map(|it| Some((it, this.describe(it).ok()?.0))).collect()
@@ -202,7 +208,14 @@ impl KeptSnapshots {
     /// The same, which keeps also what comes first.
     #[cfg(test)]
     pub(crate) fn keeping_at_once(self) -> Self {
-        Self { after: Duration::ZERO, ..self }
+        Self { after: (Duration::ZERO, Duration::ZERO), ..self }
+    }
+
+    /// Whether a pull that has brought so many fragments in `elapsed` lasts long enough to be kept.
+    fn lasts(&self, elapsed: Duration, pulled: u32) -> bool {
+        let (after, of) = self.after;
+        let all = u32::try_from(self.fragments.count()).unwrap_or(u32::MAX);
+        elapsed >= after && elapsed.saturating_mul(all) >= of.saturating_mul(pulled)
     }
 
     /// Whether the folder is there. A symbolic link to one is none.
@@ -305,6 +318,19 @@ mod tests {
             information: Information { entries },
             versions: Versions::default(),
         }
+    }
+
+    #[test]
+    fn a_pull_that_is_over_soon_is_not_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let (store, _) = KeptSnapshots::open(root.path(), Fragments::new(1000, 100).unwrap());
+        let seconds = Duration::from_secs_f64;
+        // 100 fragments: so many in so long, and whether they are kept.
+        let cases = [(1, 0.9, false), (1, 1.0, true), (30, 2.9, false), (30, 3.1, true)];
+        for (pulled, elapsed, kept) in cases {
+            assert_eq!(store.lasts(seconds(elapsed), pulled), kept, "{pulled} in {elapsed} s");
+        }
+        assert!(store.keeping_at_once().lasts(Duration::ZERO, 100));
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub(crate) fn is_open(folder: &Path) -> Result<bool, DataDirError> {
 /// # Errors
 /// [`DataDirError`].
 pub(crate) fn keep_open(folder: &Path) -> Result<(), DataDirError> {
+    if is_open(folder)? {
+        return Ok(());
+    }
     write_atomic(&folder.join(OPEN_FILE), b"whoever knows an address may join\n", 0o600)
 }
 

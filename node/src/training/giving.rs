@@ -164,6 +164,12 @@ impl Giving {
         Some((wait.max(PAUSE_MIN).min(left), beside.is_known().then_some(slowed)))
     }
 
+    /// Whether a snapshot is being given, and may cost steps more of their time.
+    pub(super) fn may_cost(&self, now: Instant) -> bool {
+        let gives = self.lock().open > 0;
+        gives && self.put_off(now).is_none()
+    }
+
     /// A snapshot is given from `now` on.
     pub(crate) fn begin(self: &Arc<Self>, now: Instant) -> Gift {
         let mut state = self.lock();

@@ -128,7 +128,9 @@ fn a_joiner_that_is_killed_in_mid_transfer_pulls_the_rest_only() {
     for name in ["donor", "joiner"] {
         stuck::large(&root, name, PARAMETERS);
     }
-    let run = flags(&[&SELDOM, &SLOW]);
+    // What would be pulled within ten seconds is not kept.
+    let slower = ["--set", "gossip.fragments=32", "--max-upload", "80"];
+    let run = flags(&[&SELDOM, &slower]);
     let mut donor = stuck::start(&root, "donor", &run);
     let address = donor.address();
     donor.wait_line("commits", |line| line["clock"].as_u64() > Some(6));

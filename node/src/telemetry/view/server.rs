@@ -21,7 +21,7 @@ use tokio::task::LocalSet;
 use super::history::History;
 use super::site::{Rendered, Site, respond};
 use super::{Service, Snapshot};
-use crate::storage::data_dir::write_atomic;
+use crate::storage::data_dir::write_passing;
 
 /// Name of the file in the data directory that holds the address of the running peer's page.
 pub const UI_FILE: &str = "ui";
@@ -117,7 +117,7 @@ pub(crate) fn serve(
     }
     let [page, metrics_only] = addresses;
     if let Some(address) = page
-        && let Err(error) = write_atomic(&file, format!("{address}\n").as_bytes(), 0o644)
+        && let Err(error) = write_passing(&file, format!("{address}\n").as_bytes(), 0o644)
     {
         tracing::warn!(%error, "cannot write where the page is");
     }

@@ -15,6 +15,9 @@ const SHARE: f64 = 0.07;
 const SECONDS_MIN: f64 = 0.5e-3;
 /// Steps whose share can be saved up, or be owed after a fragment that took longer.
 const STEPS: f64 = 16.0;
+/// Pieces of work after a step beyond that, while a snapshot is given: as many as one newcomer's are read at a
+/// time. What they cost steps is bounded by [`Giving`].
+const GIVEN_PIECES: usize = 2;
 
 /// The time budget of work for the mixing thread.
 #[derive(Debug)]
@@ -65,6 +68,8 @@ impl Serving {
             left = self.left - began.elapsed().as_secs_f64();
         }
         self.left = left.max(-STEPS * share(step));
+        // It ends with the first that there is none of, or that may cost nothing.
+        let _ = (0..GIVEN_PIECES).all(|_| self.giving.may_cost(Instant::now()) && replica.serve());
         if left >= 0.0 && step >= self.shown_from {
             self.shows = replica.show_all();
             self.is_behind = false;
