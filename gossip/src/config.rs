@@ -6,7 +6,7 @@ use dnode_protocol::FragmentId;
 use dnode_protocol::frame::Codec;
 use serde::{Deserialize, Serialize};
 
-use crate::{Balance, Interval, Pace, Schedule};
+use crate::{Balance, Interval, Pace, Schedule, Stride};
 
 /// Most peers of whom something is remembered after they left.
 pub(crate) const STRANGERS_MAX: usize = 1024;
@@ -199,6 +199,12 @@ pub(crate) fn of_moments(codec: Codec) -> Codec {
 }
 
 impl Config {
+    /// The stride of a peer of mean speed.
+    pub(crate) fn stride(&self) -> Stride {
+        let stride = Stride::new(self.pace.local_steps, 0);
+        if self.mixing == Mixing::Set { stride.of_contributions() } else { stride }
+    }
+
     /// Checks every range and relation.
     ///
     /// # Errors

@@ -157,6 +157,8 @@ pub enum Input {
         clock: Clock,
         /// Samples processed so far.
         samples: u64,
+        /// Steps of the run that it has come to.
+        position: u64,
         /// Wall time of one local step.
         step_time: Duration,
         /// Samples of that step.

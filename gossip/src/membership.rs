@@ -8,6 +8,7 @@ mod heartbeat;
 mod history;
 mod links;
 mod partition;
+mod position;
 mod reports;
 mod summaries;
 mod view;
@@ -123,14 +124,6 @@ impl Membership {
         self.donors(context).map(|(_, clock)| clock).max()
     }
 
-    /// The clock that goes with a replica of `snapshots` and later: the newest of a donor, as far as
-    /// it is not the word of a few alone.
-    pub(crate) fn inherited(&self, context: &Context, snapshots: Clock) -> Clock {
-        let newest = self.newest(context).unwrap_or_default().max(snapshots);
-        let borne_out = ClockValidation::borne_out(context, (&self.members, &self.links));
-        borne_out.map_or(newest, |most| newest.min(most))
-    }
-
     /// Whether this peer and `peer` exchange whatever their clocks are: neither goes by them; or both have done
     /// their last step, and have mixed since they met, so that they did not train apart.
     pub(crate) fn meets_at_any_clock(&self, context: &Context, peer: &PeerId) -> bool {
@@ -208,7 +201,8 @@ impl Membership {
     pub(crate) fn lose(&mut self, context: &Context, peer: PeerId) {
         if let (Some(member), Some(at)) = (self.members.get(&peer), self.detector.last_heard(&peer))
         {
-            self.partition.lose(context, peer, member.incarnation, at);
+            let who = (member.incarnation, self.links.has_mixed(&peer));
+            self.partition.lose(context, peer, who, at);
         }
     }
 
@@ -245,7 +239,9 @@ impl Membership {
         let suspected = self.members.get(&from).is_some_and(Member::is_suspected);
         self.detector.on_word(context, from, suspected);
         if suspected {
-            self.members.set_standing(&from, Standing::Active);
+            let demoted = self.history.is_demoted(&from, context.progress.clock());
+            let standing = if demoted { Standing::Lagging } else { Standing::Active };
+            self.members.set_standing(&from, standing);
             self.set_idle_ones(context);
             let incarnation = self.members.get(&from).map_or(0, |member| member.incarnation);
             context.event(Event::Restored(from));
@@ -279,12 +275,14 @@ impl Membership {
     ) -> ClockNews {
         let gap = context.config.bounds.progress_gap;
         let own = context.progress.clock();
+        let is_demoted = self.history.is_demoted(&from, own);
         let Some(member) = self.members.get_mut(&from) else {
             return ClockNews::Nothing;
         };
         let first = member.clock.is_none();
-        if first && own.ahead_of(clock) > gap + 1 && member.standing == Standing::Active {
-            // It is about to catch up: no reason to wait for it.
+        let lags = own.ahead_of(clock) > gap + 1 || is_demoted;
+        if first && lags && member.standing == Standing::Active {
+            // It is about to catch up, or has held up commits before: no reason to wait for it.
             member.standing = Standing::Lagging;
         }
         let before = member.standing;
@@ -299,7 +297,7 @@ impl Membership {
         let known = member.clock.map_or(clock, |known| known.max(clock));
         member.had_begun |= first && known > Clock(0);
         member.clock = Some(known);
-        let demoted = before == Standing::Lagging && self.history.is_demoted(&from, own);
+        let demoted = before == Standing::Lagging && is_demoted;
         let counts_again = waits && own.ahead_of(known) <= gap && !lacks && !demoted;
         if counts_again {
             member.standing = Standing::Active;

@@ -124,6 +124,9 @@ pub enum Output {
     AdoptClock {
         /// The clock.
         clock: Clock,
+        /// Steps of the run that belong to it at least, as others say where they stand; its commits alone may
+        /// say more.
+        position: u64,
         /// Whether the replica was replaced by one of this clock: its momentum is another's then. If
         /// not, the replica stays as it is.
         replaced: bool,

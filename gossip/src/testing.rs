@@ -67,6 +67,8 @@ pub struct Host {
     pub clock: Clock,
     /// Samples processed.
     pub samples: u64,
+    /// Steps of the run that the trainer has come to, or takes over.
+    pub position: u64,
     /// What the core last allowed.
     pub limit: Clock,
     /// Whether the core lets the trainer do steps.
@@ -110,6 +112,7 @@ impl Host {
             replica,
             clock: start.clock,
             samples: 0,
+            position: 0,
             limit: Clock(u64::MAX),
             training: true,
             rounds_done: 0,
@@ -171,7 +174,9 @@ impl Host {
             Output::Lacking(contributions) => self.replica.lacking(contributions),
             Output::CommitLimit(limit) => self.limit = limit,
             Output::Training { allowed } => self.training = allowed,
-            Output::AdoptClock { clock, .. } => self.clock = clock,
+            Output::AdoptClock { clock, position, .. } => {
+                (self.clock, self.position) = (clock, self.position.max(position));
+            }
             Output::RoundDone => self.rounds_done += 1,
             Output::Disconnect { peer, back_off, .. } => {
                 self.effects.push(Effect::Disconnect { peer, back_off });
@@ -354,8 +359,8 @@ impl Host {
         self.clock = self.clock.next();
         self.unpublished = self.replica.commit(increment, 1.0 / self.peers as f32);
         self.samples += self.load.samples();
-        let (clock, samples, batch) = (self.clock, self.samples, self.load.batch);
-        self.handle(Input::Committed { clock, samples, step_time, batch }, now);
+        let Self { clock, samples, position, load: Load { batch, .. }, .. } = *self;
+        self.handle(Input::Committed { clock, samples, position, step_time, batch }, now);
         true
     }
 }

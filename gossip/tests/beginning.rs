@@ -13,7 +13,14 @@ fn received(from: u32, message: Message) -> Input {
 
 fn heartbeat(clock: u64) -> Message {
     let (clock, phase) = (Clock(clock), Phase::Training);
-    Message::Heartbeat(Heartbeat { clock, samples: 0, step_micros: 0, batch: 0, phase })
+    Message::Heartbeat(Heartbeat {
+        clock,
+        samples: 0,
+        position: 0,
+        step_micros: 0,
+        batch: 0,
+        phase,
+    })
 }
 
 /// Peer 0 with one fragment of zeros and this many neighbours.

@@ -16,7 +16,14 @@ fn heartbeat(clock: u64) -> Message {
 
 fn heartbeat_in(phase: Phase, clock: u64) -> Message {
     let clock = Clock(clock);
-    Message::Heartbeat(Heartbeat { clock, samples: 0, step_micros: 0, batch: 0, phase })
+    Message::Heartbeat(Heartbeat {
+        clock,
+        samples: 0,
+        position: 0,
+        step_micros: 0,
+        batch: 0,
+        phase,
+    })
 }
 
 /// Host 1 is 40 commits ahead before the two meet.

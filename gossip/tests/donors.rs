@@ -24,7 +24,7 @@ fn start(clock: Clock) -> Host {
 
 fn up(host: &mut Host, other: u32, (clock, phase): (Clock, Phase), now: Time) {
     host.handle(Input::PeerUp { peer: peer(other), incarnation: 1 }, now);
-    let heartbeat = Heartbeat { clock, samples: 0, step_micros: 0, batch: 0, phase };
+    let heartbeat = Heartbeat { clock, samples: 0, position: 0, step_micros: 0, batch: 0, phase };
     host.handle(received(other, Message::Heartbeat(heartbeat)), now);
 }
 
@@ -319,6 +319,7 @@ fn who_lacks_the_model_of_the_run_waits_for_one_who_has_it_and_gives_and_mixes_n
         let still = Heartbeat {
             clock: Clock(0),
             samples: 0,
+            position: 0,
             step_micros: 0,
             batch: 0,
             phase: Phase::Joining,

@@ -36,7 +36,14 @@ fn trained(observed: bool) -> Course {
     pair.deliver = |effect| addressee(effect) != Some(&watcher());
     let heartbeat = |clock| {
         let phase = Phase::Training;
-        Message::Heartbeat(Heartbeat { clock, samples: 1, step_micros: 1, batch: 1, phase })
+        Message::Heartbeat(Heartbeat {
+            clock,
+            samples: 1,
+            position: 0,
+            step_micros: 1,
+            batch: 1,
+            phase,
+        })
     };
     if observed {
         pair.input(0, Input::WatcherUp { peer: watcher() });
@@ -175,7 +182,8 @@ fn an_observer_takes_the_model_over_now_and_then_and_once_more_at_the_end() {
     let now = Time::from_millis(1);
     let heartbeat = |clock: u64, phase| {
         let clock = Clock(clock);
-        let heartbeat = Heartbeat { clock, samples: 0, step_micros: 0, batch: 0, phase };
+        let heartbeat =
+            Heartbeat { clock, samples: 0, position: 0, step_micros: 0, batch: 0, phase };
         Input::Received { from: peer(1), message: Message::Heartbeat(heartbeat) }
     };
     host.handle(Input::Begin, now);

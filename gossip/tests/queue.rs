@@ -71,7 +71,8 @@ fn who_waits_for_an_answer_itself_lets_nobody_wait() {
     let mut host = host();
     for other in 1..=4 {
         let (clock, phase) = (Clock(0), Phase::Training);
-        let heartbeat = Heartbeat { clock, samples: 0, step_micros: 0, batch: 0, phase };
+        let heartbeat =
+            Heartbeat { clock, samples: 0, position: 0, step_micros: 0, batch: 0, phase };
         let message = Message::Heartbeat(heartbeat);
         host.handle(Input::Received { from: peer(other), message }, Time::ZERO);
     }

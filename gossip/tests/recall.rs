@@ -41,7 +41,8 @@ fn pulled(clocks: &[u64], damage: impl FnOnce(&mut Host)) -> BTreeSet<u32> {
     let (donor, now) = (peer(1), Time::ZERO);
     host.handle(Input::PeerUp { peer: donor, incarnation: 1 }, now);
     let phase = Phase::Training;
-    let heartbeat = Heartbeat { clock: CLOCK, samples: 0, step_micros: 0, batch: 0, phase };
+    let heartbeat =
+        Heartbeat { clock: CLOCK, samples: 0, position: 0, step_micros: 0, batch: 0, phase };
     host.handle(Input::Received { from: donor, message: Message::Heartbeat(heartbeat) }, now);
     let (mut pulled, mut done) = (BTreeSet::new(), false);
     while !done {

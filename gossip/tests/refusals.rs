@@ -34,7 +34,14 @@ fn proposed(config: &Config, lag: u64, ahead: usize) -> Pair {
 fn heartbeat(clock: u64) -> Message {
     let phase = dnode_protocol::Phase::Training;
     let (clock, samples, step_micros, batch) = (Clock(clock), 0, 0, 0);
-    Message::Heartbeat(dnode_protocol::Heartbeat { clock, samples, step_micros, batch, phase })
+    Message::Heartbeat(dnode_protocol::Heartbeat {
+        clock,
+        samples,
+        position: 0,
+        step_micros,
+        batch,
+        phase,
+    })
 }
 
 fn refusals(pair: &Pair) -> Vec<(usize, Event)> {

@@ -330,7 +330,7 @@ fn a_slow_peer_is_told_to_take_fewer_samples_which_weigh_as_many_as_they_are() {
     }
     let loads: Vec<Load> = room.hosts.iter().map(|host| host.load).collect();
     // 24 steps are due; 26 were with what it knew first, and that is near enough.
-    let (fast, slow) = (Load { local_steps: 30, batch: 16 }, Load { local_steps: 26, batch: 5 });
+    let (fast, slow) = (Load::of_a_commit(30, 16), Load::of_a_commit(26, 5));
     assert_eq!(loads, [fast, fast, fast, slow]);
     assert_eq!(masses, BTreeSet::from([5, 16]));
 }

@@ -119,7 +119,14 @@ impl Scene {
 
 fn heartbeat(clock: u64) -> Message {
     let (clock, phase) = (Clock(clock), Phase::Training);
-    Message::Heartbeat(Heartbeat { clock, samples: 0, step_micros: 1000, batch: 1, phase })
+    Message::Heartbeat(Heartbeat {
+        clock,
+        samples: 0,
+        position: 0,
+        step_micros: 1000,
+        batch: 1,
+        phase,
+    })
 }
 
 #[test]

@@ -62,6 +62,7 @@ fn ranks_of_one_rack_exchange_nothing_and_wait_for_no_news_of_each_other() {
     let commit = |clock| Input::Committed {
         clock: dnode_protocol::Clock(clock),
         samples: 0,
+        position: 0,
         step_time: Duration::from_millis(1),
         batch: 1,
     };

@@ -388,8 +388,8 @@ impl Driver {
             Report::Answer(answer) => host.on_answer(*answer),
             Report::FirstStep(digest) => host.tell_digest(digest),
             Report::RoundDue => host.feed(Input::RoundDue),
-            Report::Committed { clock, samples, pace, contributions } => {
-                host.on_committed((clock, samples), pace, contributions);
+            Report::Committed { at, pace, contributions } => {
+                host.on_committed(at, pace, contributions);
             }
             Report::StepMeasured(StepPace { time: step_time, batch }) => {
                 host.feed(Input::StepMeasured { step_time, batch });

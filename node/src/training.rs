@@ -62,7 +62,7 @@ pub(crate) enum Command {
     Permission,
     /// Go on from this clock; both threads do so. `replaced`: the replica was replaced by one of this
     /// clock.
-    AdoptClock { clock: Clock, replaced: bool },
+    AdoptClock(Adoption),
     /// Write a checkpoint, after an evaluation if asked, and end. All that was queued before is mixed
     /// first.
     Stop { evaluate: bool },
@@ -108,6 +108,16 @@ impl From<&dnode_collective::Error> for Loss {
     }
 }
 
+/// A clock that is taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Adoption {
+    pub(crate) clock: Clock,
+    /// Steps of the run that belong to it at least.
+    pub(crate) position: u64,
+    /// Whether the replica was replaced by one of that clock.
+    pub(crate) replaced: bool,
+}
+
 /// What the threads tell the driver.
 #[derive(Debug)]
 pub(crate) enum Report {
@@ -120,7 +130,7 @@ pub(crate) enum Report {
     /// How long local steps take, before the first commit.
     StepMeasured(StepPace),
     /// An outer step is done.
-    Committed { clock: Clock, samples: u64, pace: StepPace, contributions: Vec<Encoded> },
+    Committed { at: Position, pace: StepPace, contributions: Vec<Encoded> },
     /// A commit is held back.
     CommitHeld,
     /// The ranks of this group can do nothing together any more; training waits for

@@ -5,7 +5,7 @@ use crate::invitation::{Chain, Revocation};
 /// The version, where a name and where a number is wanted.
 macro_rules! version {
     () => {
-        12
+        13
     };
 }
 

@@ -23,6 +23,8 @@ pub struct Heartbeat {
     pub clock: Clock,
     /// Samples processed so far.
     pub samples: u64,
+    /// Steps of the run that the sender has come to. Bounds stretch commits, so its clock does not say that.
+    pub position: u64,
     /// Median wall time of one local step, microseconds; 0 when not yet measured.
     pub step_micros: u32,
     /// Samples in one local step; 0 when not known.

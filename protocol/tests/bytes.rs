@@ -193,14 +193,10 @@ fn introduction() -> impl Strategy<Value = Message> {
         ),
         ("\\PC{0,20}", "\\PC{0,60}", "\\PC{0,60}")
             .prop_map(|(field, ours, theirs)| Message::Refuse { field, ours, theirs }),
-        (clock(), any::<u64>(), any::<(u32, u32)>(), phase()).prop_map(
-            |(clock, samples, (step_micros, batch), phase)| Message::Heartbeat(Heartbeat {
-                clock,
-                samples,
-                step_micros,
-                batch,
-                phase
-            })
+        (clock(), any::<(u64, u64)>(), any::<(u32, u32)>(), phase()).prop_map(
+            |(clock, (samples, position), (step_micros, batch), phase)| Message::Heartbeat(
+                Heartbeat { clock, samples, position, step_micros, batch, phase }
+            )
         ),
         (0..100_u32, 1..100_u32, versions()).prop_map(|(first, count, versions)| Message::Have {
             first: FragmentId(first),

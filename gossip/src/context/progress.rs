@@ -20,6 +20,8 @@ pub(crate) enum Replacing {
 pub(crate) struct Progress {
     clock: Clock,
     samples: u64,
+    /// Steps of the run that it has come to, as of the last commit.
+    position: u64,
     /// Whether it has committed in this start of its process.
     committed: bool,
     /// Wall time of a local step; zero before it is known.
@@ -46,6 +48,7 @@ impl Progress {
         Self {
             clock,
             samples: 0,
+            position: 0,
             committed: false,
             step_time: Duration::ZERO,
             step_batch: load.batch,
@@ -144,6 +147,7 @@ impl Progress {
         Heartbeat {
             clock: self.clock,
             samples: self.samples,
+            position: self.position,
             step_micros: u32::try_from(self.step_time.as_micros()).unwrap_or(u32::MAX),
             batch: self.step_batch,
             phase: self.phase(),
@@ -153,6 +157,12 @@ impl Progress {
     /// The clock is at least `clock` from now on.
     pub(crate) fn raise(&mut self, clock: Clock) {
         self.clock = self.clock.max(clock);
+    }
+
+    /// The position is at least `position` from now on; returns it.
+    pub(crate) fn raise_position(&mut self, position: u64) -> u64 {
+        self.position = self.position.max(position);
+        self.position
     }
 
     pub(crate) const fn set_samples(&mut self, samples: u64) {
@@ -216,7 +226,7 @@ mod tests {
 
     #[test]
     fn stretched_commits_count_as_those_that_their_steps_would_have_made() {
-        let mut progress = Progress::new(Clock(3), Load { local_steps: 4, batch: 8 });
+        let mut progress = Progress::new(Clock(3), Load::of_a_commit(4, 8));
         // No step is counted yet, as after taking over a replica.
         assert_eq!(progress.nominal_clock(4), Clock(3));
         progress.set_samples(8 * 4 * 5 + 8);

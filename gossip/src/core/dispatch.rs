@@ -61,8 +61,9 @@ impl Gossip {
                 context.then(Step::ConsiderCatchUp);
             }
             Input::RoundDue => self.on_round_due(),
-            Input::Committed { clock, samples, step_time, batch } => {
+            Input::Committed { clock, samples, position, step_time, batch } => {
                 context.progress.set_samples(samples);
+                context.progress.raise_position(position);
                 context.progress.committed();
                 context.progress.set_step(step_time, batch);
                 self.on_commit(clock);

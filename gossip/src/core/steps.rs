@@ -219,7 +219,9 @@ impl Gossip {
         self.staleness.raise_own(context);
         self.membership.on_merge(context);
         let clock = context.progress.clock();
-        context.output(Output::AdoptClock { clock, replaced: false });
+        let position = self.membership.position(context, clock);
+        let position = context.progress.raise_position(position);
+        context.output(Output::AdoptClock { clock, position, replaced: false });
         context.tell_all(&Message::Heartbeat(context.progress.heartbeat()));
         // What is proposed in their place is so at the new clock.
         self.exchange.initiator().withdraw(context);
@@ -273,7 +275,9 @@ impl Gossip {
         }
         self.staleness.raise_own(context);
         let clock = context.progress.clock();
-        context.output(Output::AdoptClock { clock, replaced: true });
+        let position = self.membership.position(context, clock);
+        let position = context.progress.raise_position(position);
+        context.output(Output::AdoptClock { clock, position, replaced: true });
         context.event(Event::CatchUpDone { clock });
         self.membership.announce(context);
         context.then(Step::Resume);

@@ -22,7 +22,7 @@ pub(super) struct Advance {
     /// The exchange under which each neighbour waits for the next contribution to a fragment. Bounded
     /// by neighbours and fragments: a newer one replaces the one before.
     waiting: BTreeMap<(PeerId, FragmentId), ExchangeId>,
-    /// Neighbours that have declined since they last said what they have.
+    /// Neighbours that have declined since they last said what they have. They are asked for nothing.
     declined: BTreeSet<PeerId>,
 }
 
@@ -33,7 +33,7 @@ impl Advance {
         self.declined.remove(peer);
     }
 
-    /// `peer` says what it has: it may be asked in advance again.
+    /// `peer` says what it has: it may be asked again.
     pub(super) fn hear(&mut self, peer: &PeerId) {
         self.declined.remove(peer);
     }
@@ -41,6 +41,10 @@ impl Advance {
     /// `peer` has declined.
     pub(super) fn decline(&mut self, peer: PeerId) {
         self.declined.insert(peer);
+    }
+
+    pub(super) fn has_declined(&self, peer: &PeerId) -> bool {
+        self.declined.contains(peer)
     }
 
     /// `peer` waits for the next contribution to a fragment.
@@ -66,7 +70,7 @@ impl DeltaSet {
             .heard_of(membership.members())
             .filter(|(_, member, _)| member.counts())
             .map(|(peer, ..)| *peer)
-            .filter(|peer| !self.advance.declined.contains(peer))
+            .filter(|peer| !self.advance.has_declined(peer))
             .filter(|peer| membership.links().is_ready(peer, context.now))
             .collect();
         for author in authors {

@@ -128,7 +128,7 @@ impl DeltaSet {
         let own = (self.own.origin(context), self.own.number());
         let made = |origin: &Origin| if *origin == own.0 { own.1 } else { u64::MAX };
         for (peer, _, theirs) in self.heard_of(membership.members()) {
-            if !membership.links().is_ready(peer, context.now) {
+            if self.advance.has_declined(peer) || !membership.links().is_ready(peer, context.now) {
                 continue;
             }
             let has = theirs.of(fragment);
@@ -290,7 +290,8 @@ impl DeltaSet {
             return true;
         };
         let contribution = ended.contribution;
-        if ended.is_in_advance() {
+        if !gone {
+            // It is asked again once it says what it has.
             self.advance.decline(from);
         }
         if gone && let Some(theirs) = self.heard.get_mut(&from) {

@@ -18,6 +18,8 @@ pub(super) struct Answered {
     pub(super) deadline: Time,
     /// When to ask the initiator how it ended.
     pub(super) retry_at: Time,
+    /// When the reply may be sent again, should the initiator repeat its proposal.
+    pub(super) resend_at: Time,
     /// When to stop asking.
     pub(super) until: Time,
     /// What this end brought to it.
@@ -49,6 +51,7 @@ impl Answered {
             began: now,
             deadline: now + lease,
             retry_at: now + lease,
+            resend_at: now,
             until: now + config.journal_window,
             offered,
             crossed,

@@ -6,7 +6,7 @@ use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Terms, Time};
 
 use super::aborts::Aborts;
-use super::codec_choice::on_measured;
+use super::codec_choice::{SETTLING, on_measured};
 use super::concurrency_limit::{ConcurrencyLimit, waits_for_steps};
 use super::neighbourhood::Neighbourhood;
 use super::own::{Own, OwnState};
@@ -140,8 +140,9 @@ impl Initiator {
                     let failure = Failure::Stale { bound };
                     return self.give_up(context, near.membership, sequence, failure);
                 }
-                let coarser = codec.bits_per_element() < wanted.bits_per_element()
-                    && context.config.codecs.contains(&codec);
+                // That of the last exchanges need not be among those of the run.
+                let known = codec == SETTLING || context.config.codecs.contains(&codec);
+                let coarser = codec.bits_per_element() < wanted.bits_per_element() && known;
                 if codec != wanted && !coarser {
                     self.give_up(context, near.membership, sequence, Failure::Lost);
                     return context.then(Step::Offence(from, Offence::Garbage));

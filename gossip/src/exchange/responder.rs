@@ -23,9 +23,9 @@ use crate::{Event, Failure, Output, RefusedMix, Role, Trust, Work};
 
 /// Applied exchanges kept until the initiator's word; each keeps one fragment of numbers.
 pub(crate) const JOURNAL_MAX: usize = 32;
-/// Those of one initiator beside those of others, once the journal is half full: four that never say how exchanges
-/// have ended keep nobody else out.
-const JOURNAL_PER_INITIATOR: usize = JOURNAL_MAX / 4;
+/// Part of the room that others leave in the journal which one initiator may have. Five that never say how
+/// exchanges have ended keep nobody else out.
+const JOURNAL_PART: usize = 2;
 /// Leases after which the initiator of an exchange has known for long how it has ended.
 const OWED_LEASES: u32 = 2;
 
@@ -81,7 +81,7 @@ impl Responder {
         let Proposal { from, exchange, fragment, .. } = proposal;
         let terms = &proposal.terms;
         if self.answered.contains_key(&exchange) {
-            return self.on_propose_again(context, near.staleness, from, exchange);
+            return self.on_propose_again(context, near, from, exchange);
         }
         if self.is_over(&exchange) {
             return;
@@ -199,27 +199,31 @@ impl Responder {
         let owed = self.answered.iter().filter(|(exchange, _)| exchange.initiator == from);
         let owed = owed.map(|(_, answered)| answered).filter(applied);
         let lease = near.membership.links().lease(&context.config, &from);
-        let began = owed.clone().map(|answered| answered.began).min();
-        let all = self.answered.values().filter(applied).count();
-        began.is_some_and(|began| context.now.since(began) >= lease * OWED_LEASES)
-            || all >= JOURNAL_MAX / 2 && owed.count() >= JOURNAL_PER_INITIATOR
+        let began = owed.map(|answered| answered.began).min();
+        let own = self.answered.keys().filter(|exchange| exchange.initiator == from).count();
+        let others = self.answered.len() - own;
+        let most = (JOURNAL_MAX.saturating_sub(others) / JOURNAL_PART).max(1);
+        began.is_some_and(|began| context.now.since(began) >= lease * OWED_LEASES) || own >= most
     }
 
-    /// The initiator repeats its proposal: answer as before.
+    /// The initiator repeats its proposal: answer as before, with the numbers no sooner than it repeats that.
     fn on_propose_again(
-        &self,
+        &mut self,
         context: &mut Context,
-        staleness: &Staleness,
+        near: &Neighbourhood<'_>,
         from: PeerId,
         exchange: ExchangeId,
     ) {
-        let Some(answered) = self.answered.get(&exchange) else {
+        let lease = near.membership.links().lease(&context.config, &from);
+        let Some(answered) = self.answered.get_mut(&exchange) else {
             return;
         };
         let (fragment, clock) = (answered.fragment, answered.offered.clock());
         match answered.state {
-            AnsweredState::Accepted => self.send_accept(context, staleness, exchange),
+            AnsweredState::Accepted => self.send_accept(context, near.staleness, exchange),
+            AnsweredState::Applied if context.now < answered.resend_at => {}
             AnsweredState::Applied => {
+                answered.resend_at = context.now + lease / RETRIES_PER_LEASE / 2;
                 let leg = Leg::Reply;
                 context.output(Output::SendTensor { to: from, exchange, leg, fragment, clock });
             }
@@ -285,6 +289,7 @@ impl Responder {
         answered.state = AnsweredState::Applied;
         let is_over = context.now >= answered.deadline;
         let wait = if is_over { Duration::ZERO } else { lease / RETRIES_PER_LEASE };
+        answered.resend_at = context.now + lease / RETRIES_PER_LEASE / 2;
         answered.retry_at = context.now + wait;
         answered.until = context.now + context.config.journal_window;
         let Agreed { information, weight, lag, .. } = answered.agreed.clone();

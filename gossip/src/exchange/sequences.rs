@@ -43,7 +43,8 @@ impl Sequences {
 
     /// Whether it is too old to say.
     pub(crate) const fn is_forgotten(&self, sequence: u64) -> bool {
-        sequence < self.next && self.next - sequence > REMEMBERED
+        // The set ends before the last number: none follows it.
+        sequence == u64::MAX || sequence < self.next && self.next - sequence > REMEMBERED
     }
 
     const fn set(&mut self, sequence: u64, value: bool) {
@@ -146,6 +147,7 @@ mod tests {
         sequences.insert(u64::MAX);
         sequences.insert(u64::MAX - 1);
         assert!(sequences.contains(u64::MAX - 1) && sequences.is_forgotten(3));
+        assert!(sequences.is_forgotten(u64::MAX), "it is over from the start");
     }
 
     #[test]

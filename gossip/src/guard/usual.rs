@@ -46,7 +46,8 @@ impl Met {
 pub(super) struct Usual {
     /// The own clock at the last exchange.
     pub(super) met: Clock,
-    /// The neighbour's clock then.
+    /// The neighbour's largest clock until then. One that named a low clock now and a high one next would else
+    /// have been apart for as long.
     theirs: Clock,
     /// Commits for which the two were still apart after it: one between clocks that are far apart moves
     /// less than the half of the difference.
@@ -85,7 +86,7 @@ impl Usual {
     /// The two have met again.
     pub(super) fn meet(&mut self, met: &Met, mixed: bool) {
         self.rest = rest(met, self.apart(met), mixed);
-        (self.met, self.theirs) = (met.clock, met.theirs);
+        (self.met, self.theirs) = (met.clock, self.theirs.max(met.theirs));
     }
 }
 

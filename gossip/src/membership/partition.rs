@@ -14,7 +14,8 @@ use super::view::VIEW_MAX;
 use crate::context::Context;
 use crate::{Event, Mixing};
 
-/// Lost neighbours that are remembered; of more the one that was lost first is forgotten.
+/// Lost neighbours that are remembered. Of more, first those are forgotten that had never mixed with this peer:
+/// names that come and go push out none that is missed. Among them it is the one that was lost first.
 const LOST_MAX: usize = VIEW_MAX;
 /// For how long. Guess: a night.
 const LOST_FOR: Duration = Duration::from_secs(24 * 3600);
@@ -42,6 +43,7 @@ pub(crate) struct Partition {
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     incarnation: u64,
+    has_mixed: bool,
     at: Time,
     /// From when on the own work counts as done without it: then, or when this peer last had the others' model.
     since: Time,
@@ -98,19 +100,26 @@ impl Partition {
         }
     }
 
-    /// A neighbour of this incarnation, last heard of then, went without a goodbye or is silent.
+    /// A neighbour of this incarnation, which had mixed with this peer or not, and was last heard of then, went
+    /// without a goodbye or is silent.
     ///
     /// A peer whose whole replica is being replaced has not shared the others' model until it has all of
     /// it: what it trains without them it gives up for theirs, and does not bring in.
-    pub(super) fn lose(&mut self, context: &Context, peer: PeerId, incarnation: u64, at: Time) {
+    pub(super) fn lose(
+        &mut self,
+        context: &Context,
+        peer: PeerId,
+        (incarnation, has_mixed): (u64, bool),
+        at: Time,
+    ) {
         if context.progress.phase() == Phase::Joining {
             return;
         }
         let (clock, samples) = (context.progress.clock(), context.progress.samples());
-        let lost = Lost { incarnation, at, since: at, clock, samples };
+        let lost = Lost { incarnation, has_mixed, at, since: at, clock, samples };
         self.lost.entry(peer).or_insert(lost);
         while self.lost.len() > LOST_MAX {
-            let first = self.lost.iter().min_by_key(|(_, lost)| lost.at);
+            let first = self.lost.iter().min_by_key(|(_, lost)| (lost.has_mixed, lost.at));
             let Some(first) = first.map(|(peer, _)| *peer) else { break };
             self.lost.remove(&first);
         }

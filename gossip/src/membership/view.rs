@@ -41,6 +41,8 @@ pub struct Member {
     pub(crate) had_begun: bool,
     /// Samples it has processed.
     pub samples: u64,
+    /// Steps of the run that it has come to, as it says.
+    pub position: u64,
     /// Wall time of one of its local steps; zero when unknown.
     pub step_time: Duration,
     /// Samples in one of its local steps; zero when unknown.
@@ -69,6 +71,7 @@ impl Member {
             clock: None,
             had_begun: false,
             samples: 0,
+            position: 0,
             step_time: Duration::ZERO,
             batch: 0,
             phase: Phase::Joining,
@@ -121,6 +124,7 @@ impl Member {
     /// What it says of its training.
     pub(super) fn report(&mut self, heartbeat: &Heartbeat) {
         self.samples = heartbeat.samples;
+        self.position = heartbeat.position;
         self.step_time = Duration::from_micros(u64::from(heartbeat.step_micros));
         self.batch = heartbeat.batch;
         self.phase = heartbeat.phase;

@@ -121,8 +121,10 @@ impl<'a> Candidates<'a> {
             return false;
         }
         let age = self.age(context, entry.fragment, partner);
+        let held = self.staleness.held_since().is_some();
         let other = |(peer, member): (&PeerId, &Member)| {
             peer != partner
+                && self.guard.meets_while(peer, rounds.begun(), held)
                 && !entry.tried.contains(peer)
                 && !self.membership.is_idle(peer)
                 && (entry.waited || !rounds.is_last(entry.fragment, peer))

@@ -2,10 +2,14 @@
 
 use dnode_protocol::Clock;
 
+use crate::Load;
+
 /// Positions are counted in millionths of a step of `run.steps`.
 pub const MICRO_STEPS: u64 = 1_000_000;
 /// Most local steps per commit, as for `gossip.local_steps`; keeps products within 64 bits.
 const LOCAL_STEPS_MAX: u64 = 1_000_000;
+/// Most millionths of a commit that one covers; keeps products within 64 bits.
+const COVERS_MAX: u64 = 1_000 * MICRO_STEPS;
 
 /// A commit that is held, or put off by an open round, lets the trainer go on to this many times its
 /// local steps before it waits (`H_max = 4·H_ref`).
@@ -24,6 +28,8 @@ pub struct Stride {
     reference: u64,
     /// Local steps per commit of this peer, `H_i`.
     now: u64,
+    /// Commits of the run that these lead past, millionths.
+    covers: u64,
     /// Local steps per exchange round at the run's H; 0 for rules without exchanges.
     mix_every: u64,
     /// Local steps per exchange round of this peer, whatever its number per commit.
@@ -47,8 +53,8 @@ impl Stride {
     #[must_use]
     pub fn new(local_steps: u64, mix_every: u64) -> Self {
         let reference = local_steps.clamp(1, LOCAL_STEPS_MAX);
-        let (round_every, longest_min, carried) = (None, 0, 0);
-        Self { reference, now: reference, mix_every, round_every, longest_min, carried }
+        let (covers, round_every, longest_min, carried) = (MICRO_STEPS, None, 0, 0);
+        Self { reference, now: reference, covers, mix_every, round_every, longest_min, carried }
     }
 
     /// The same stride where commits are contributions to a sum (rule `delta-set`).
@@ -61,9 +67,15 @@ impl Stride {
 
     /// This peer does so many local steps per commit from now on.
     pub fn set(&mut self, local_steps: u64) {
-        let now = local_steps.clamp(1, LOCAL_STEPS_MAX);
-        if now != self.now {
-            (self.now, self.carried) = (now, 0);
+        self.set_load(Load::of_a_commit(local_steps, 1));
+    }
+
+    /// The same, of a commit that may lead past more or less than one of the run's.
+    pub fn set_load(&mut self, load: Load) {
+        let now = load.local_steps.clamp(1, LOCAL_STEPS_MAX);
+        let covers = load.covers.clamp(1, COVERS_MAX);
+        if (now, covers) != (self.now, self.covers) {
+            (self.now, self.covers, self.carried) = (now, covers, 0);
         }
     }
 
@@ -101,6 +113,13 @@ impl Stride {
         if times > self.longest_min { times } else { self.longest_min }
     }
 
+    /// The most steps of the run that a peer of mean speed can have come to by this clock: all of its commits
+    /// were as long as they may be.
+    #[must_use]
+    pub const fn farthest(&self, clock: Clock) -> u64 {
+        clock.0.saturating_mul(self.longest())
+    }
+
     /// Local steps per exchange round, in the same ratio to commits as the run's if this peer has no
     /// interval of its own; 0 is never.
     #[must_use]
@@ -116,9 +135,9 @@ impl Stride {
     }
 
     /// How far one local step carries the position, micro-steps; `now` of them make exactly
-    /// `reference` steps.
+    /// `reference` steps, or as many more or less as a commit covers.
     pub fn advance(&mut self) -> u64 {
-        let length = self.reference * MICRO_STEPS;
+        let length = self.reference * self.covers;
         self.carried += length % self.now;
         let carry = self.carried / self.now;
         self.carried %= self.now;
@@ -153,6 +172,7 @@ mod tests {
         assert_eq!(Stride::new(4, 4).longest(), 16);
         assert_eq!(Stride::new(4, 4).of_contributions().longest(), 100);
         assert_eq!(Stride::new(50, 4).of_contributions().longest(), 200);
+        assert_eq!(Stride::new(4, 4).of_contributions().farthest(Clock(3)), 300);
     }
 
     #[test]
@@ -165,6 +185,20 @@ mod tests {
                 assert_eq!(position, 25 * MICRO_STEPS, "{local_steps}, commit {commits}");
             }
         }
+    }
+
+    #[test]
+    fn a_commit_that_covers_more_leads_as_far_as_it_says() {
+        let mut stride = Stride::new(4, 4);
+        for (local_steps, covers) in [(1, 1_356_000), (2, 1_250_000), (3, 812_501)] {
+            stride.set_load(Load { covers, ..Load::of_a_commit(local_steps, 8) });
+            for commit in 1..=3 {
+                assert_eq!(after(&mut stride, local_steps), 4 * covers, "{covers}, {commit}");
+            }
+            assert_eq!(stride.local_steps(), local_steps);
+        }
+        stride.set(2);
+        assert_eq!(after(&mut stride, 2), 4 * MICRO_STEPS);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Load balancing: local work by speed, so that rounds of fast and slow peers take about equal time.
 
+use crate::rounds::MICRO_STEPS;
+
 /// Most local steps a round may have, in reference rounds (`H_max`); a global batch is
 /// done whole.
 const STRETCH_MAX: u64 = 4;
@@ -9,6 +11,11 @@ const BATCH_PARTS: u32 = 8;
 /// Ratio of the fastest to the slowest speed up to which all count as equal: speeds are measured with
 /// noise, and peers of one speed should do the same work.
 const EQUAL_MAX: f64 = 1.5;
+/// How far whole local steps may be from a peer's part of a commit. Where they are farther, as they are from
+/// two steps and a half or from half of one, a commit of that peer leads past more or less than one of the run.
+const COARSE: f64 = 0.125;
+/// Most commits of the run that one commit leads past so.
+const COVERS_MAX: f64 = 4.0;
 /// How many times as fast as the median of all a peer counts as at most: with one that says to be a million times
 /// as fast, everybody else would do one step in a commit. Guess: a GPU beside CPUs.
 const CLAIM_MAX: f64 = 16.0;
@@ -45,9 +52,23 @@ pub struct Load {
     pub local_steps: u64,
     /// Samples per local step, b_i.
     pub batch: u32,
+    /// Commits of the run that these steps are this peer's part of, millionths: one, unless the part is of so
+    /// few steps that it cannot be told in whole ones.
+    pub covers: u64,
 }
 
 impl Load {
+    /// That work, as the part of one commit.
+    #[must_use]
+    pub const fn of_a_commit(local_steps: u64, batch: u32) -> Self {
+        Self { local_steps, batch, covers: MICRO_STEPS }
+    }
+
+    /// Samples for each commit of the run.
+    pub(crate) fn work(&self) -> f64 {
+        self.samples() as f64 * MICRO_STEPS as f64 / self.covers.max(1) as f64
+    }
+
     /// Samples in the commit.
     #[must_use]
     pub fn samples(&self) -> u64 {
@@ -65,7 +86,7 @@ impl Pace {
     /// The work of a peer of mean speed.
     #[must_use]
     pub const fn reference(&self) -> Load {
-        Load { local_steps: self.local_steps, batch: self.batch }
+        Load::of_a_commit(self.local_steps, self.batch)
     }
 
     /// The work per commit of a peer that does `own` samples per second beside others that do
@@ -105,10 +126,17 @@ impl Pace {
                 ((samples / steps).round() as u32).clamp(least, batch)
             }
         };
-        let local_steps = (samples / f64::from(batch)).round() as u64;
+        let part = samples / f64::from(batch);
         // All of a global batch is done, however few are left to do it.
         let most = if self.global_batch == 0 { STRETCH_MAX * self.local_steps } else { u64::MAX };
-        Load { local_steps: local_steps.clamp(1, most), batch }
+        let local_steps = (part.round() as u64).clamp(1, most);
+        let load = Load::of_a_commit(local_steps, batch);
+        let times = local_steps as f64 / part;
+        let coarse = (times - 1.0).abs() > COARSE && local_steps < most;
+        if self.balance != Balance::Steps || self.global_batch > 0 || !coarse {
+            return load;
+        }
+        Load { covers: (MICRO_STEPS as f64 * times.min(COVERS_MAX)) as u64, ..load }
     }
 }
 
@@ -121,7 +149,27 @@ mod tests {
     const BATCH: Pace = Pace { batch: 32, balance: Balance::Batch, ..STEPS };
 
     fn load(local_steps: u64, batch: u32) -> Load {
-        Load { local_steps, batch }
+        Load::of_a_commit(local_steps, batch)
+    }
+
+    #[test]
+    fn a_part_of_few_steps_is_told_by_what_a_commit_covers() {
+        let pace = Pace { local_steps: 4, ..STEPS };
+        // Parts of 0.74, 1.23, 1.6 and 2.13 steps. The last is near enough to whole ones.
+        let cases = [(6.9, 1, 1.356), (4.0, 1, 0.8125), (3.0, 2, 1.25), (2.2, 2, 1.0)];
+        for (others, local_steps, covers) in cases {
+            let slow = pace.load(1.0, [others; 3].into_iter());
+            let found = slow.covers as f64 / MICRO_STEPS as f64;
+            assert_eq!(slow.local_steps, local_steps, "{others}");
+            assert!((found - covers).abs() < 0.01, "{others}: {found}");
+            let part = 4.0 * 4.0 / (3.0 * others + 1.0);
+            assert!((slow.work() / 8.0 / part - 1.0).abs() <= COARSE, "{others}: {slow:?}");
+        }
+        // However slow, it covers no more than four commits at a time.
+        assert_eq!(pace.load(1e-6, [1.0; 3].into_iter()).covers, 4 * MICRO_STEPS);
+        // A bound of the work is kept.
+        let fast = pace.load(1e6, [1.0; 31].into_iter());
+        assert_eq!((fast.local_steps, fast.covers), (16, MICRO_STEPS));
     }
 
     #[test]

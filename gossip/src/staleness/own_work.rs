@@ -45,9 +45,9 @@ pub(crate) fn update_load(context: &mut Context, members: &Members) {
     let telling = members.iter().filter(|(_, member)| member.took_part());
     let others = telling.map(|(_, member)| speed(member.step_time, member.batch));
     let (before, load) = (context.progress.load(), pace.load(context.progress.speed(), others));
-    let (samples, now) = (load.samples() as f64, before.samples() as f64);
+    let (work, now) = (load.work(), before.work());
     let returns = load == pace.reference() && load != before;
-    if returns || (samples - now).abs() > HYSTERESIS * now {
+    if returns || (work - now).abs() > HYSTERESIS * now {
         context.progress.set_load(load);
         context.output(Output::Pace(load));
     }

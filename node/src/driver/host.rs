@@ -16,7 +16,9 @@ use super::giving::Snapshots;
 use super::telemetry::Telemetry;
 use super::tensors::{Arrival, Tensors};
 use crate::telemetry::traces::{ExchangeTraces, Tracer};
-use crate::training::{Answer, Command, Position, StepPace, TrainingProgress, TrainingThread};
+use crate::training::{
+    Adoption, Answer, Command, Position, StepPace, TrainingProgress, TrainingThread,
+};
 
 /// What all parts of the driver work with.
 pub(super) struct Host {
@@ -254,13 +256,14 @@ impl Host {
     /// A commit was made.
     pub(super) fn on_committed(
         &mut self,
-        (clock, samples): (Clock, u64),
+        at: Position,
         pace: StepPace,
         contributions: Vec<Encoded>,
     ) {
         self.tensors.committed(contributions);
         let StepPace { time: step_time, batch } = pace;
-        self.feed(Input::Committed { clock, samples, step_time, batch });
+        let (position, Position { clock, samples, .. }) = (at.run_steps(), at);
+        self.feed(Input::Committed { clock, samples, position, step_time, batch });
     }
 
     fn carry_out(&mut self, output: Output) {
@@ -306,9 +309,10 @@ impl Host {
                 self.core_allows = allowed;
                 self.allow_training();
             }
-            Output::AdoptClock { clock, replaced } => {
+            Output::AdoptClock { clock, position, replaced } => {
                 self.replaced |= replaced;
-                self.training.command(Command::AdoptClock { clock, replaced });
+                let adoption = Adoption { clock, position, replaced };
+                self.training.command(Command::AdoptClock(adoption));
             }
             Output::RoundDone => {
                 self.training.round_done();

@@ -8,7 +8,7 @@ use dnode_collective::{Collective, Place};
 use dnode_gossip::Load;
 use dnode_protocol::Clock;
 
-use super::{Command, RankGroup};
+use super::{Adoption, Command, RankGroup};
 
 /// What the thread has yet to read.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct News {
     /// It is to draw from this shard of the training data.
     pub(super) shard: Option<u32>,
     /// It is to go on from this clock, and whether the replica was replaced by one of this clock.
-    pub(super) adopted: Option<(Clock, bool)>,
+    pub(super) adopted: Option<Adoption>,
     /// The ring is complete: this peer's place in it, and the group when all are near each other.
     pub(super) ring: Option<(Place, Option<Box<dyn Collective>>)>,
     /// The rack has changed: a group, or `None` for training alone. The newest replaces those before, however often
@@ -106,10 +106,14 @@ impl Mailbox {
     }
 
     /// Has the thread go on from this clock.
-    pub(super) fn adopt(&self, clock: Clock, replaced: bool) {
+    pub(super) fn adopt(&self, adoption: Adoption) {
         self.tell(|news| {
-            let before = news.adopted.unwrap_or((clock, replaced));
-            news.adopted = Some((clock.max(before.0), replaced || before.1));
+            let before = news.adopted.unwrap_or(adoption);
+            news.adopted = Some(Adoption {
+                clock: adoption.clock.max(before.clock),
+                position: adoption.position.max(before.position),
+                replaced: adoption.replaced || before.replaced,
+            });
         });
     }
 

@@ -59,14 +59,14 @@ impl Mixing {
     fn obey(&mut self, command: Command) -> bool {
         match command {
             Command::Work(work, tensor) => self.on_work(work, tensor),
-            Command::AdoptClock { clock, replaced } => {
-                if let Some(snapshots) = self.snapshots.as_mut().filter(|_| replaced) {
+            Command::AdoptClock(adoption) => {
+                if let Some(snapshots) = self.snapshots.as_mut().filter(|_| adoption.replaced) {
                     snapshots.remove();
                 }
                 let lock = self.shared.lock();
-                self.clock.fetch_max(clock.0, Ordering::Relaxed);
+                self.clock.fetch_max(adoption.clock.0, Ordering::Relaxed);
                 drop(lock);
-                self.mailbox.adopt(clock, replaced);
+                self.mailbox.adopt(adoption);
                 true
             }
             Command::Stop { .. } => {

@@ -20,12 +20,11 @@ mod synchronous;
 
 use std::time::{Duration, Instant};
 
-use dnode_protocol::Clock;
 use dnode_trainer::{Replica, StepReport, TrainError};
 
 use super::divergence::DivergenceWatch;
 use super::mailbox::{News, Permission};
-use super::{Activity, Command, Commits, Loss, Plan, RankGroup, Report};
+use super::{Activity, Adoption, Command, Commits, Loss, Plan, RankGroup, Report};
 use crate::telemetry::labels::warn_of_skew;
 pub(super) use averaging::Averaging;
 use checkpoints::Checkpoints;
@@ -137,7 +136,7 @@ impl Training {
         match command {
             Command::Permission => self.on_permission(),
             Command::Stop { evaluate } => Err(End::Stopped { evaluate }),
-            Command::Work(..) | Command::AdoptClock { .. } => Ok(()),
+            Command::Work(..) | Command::AdoptClock(_) => Ok(()),
         }
     }
 
@@ -161,8 +160,8 @@ impl Training {
         if let Some((place, group)) = ring {
             self.ranks = Some(Ranks::new(place, group));
         }
-        if let Some((clock, replaced)) = adopted {
-            self.on_adopt_clock(clock, replaced)?;
+        if let Some(adoption) = adopted {
+            self.on_adopt_clock(adoption)?;
         }
         self.permit(&permission);
         rack.map_or(Ok(()), |group| self.on_rack(group))
@@ -173,7 +172,7 @@ impl Training {
         let begins = bounds.read(permission);
         // The ranks of a rack agree on their steps when they commit.
         if let (Some(load), false) = (permission.load, self.rack.is_joined()) {
-            cursor.set_local_steps(load.local_steps);
+            cursor.set_load(load);
             pace.set_batch(load.batch, replica);
         }
         if let Some(steps) = permission.round_every {
@@ -208,12 +207,13 @@ impl Training {
         self.evaluate_when_due()
     }
 
-    fn on_adopt_clock(&mut self, clock: Clock, replaced: bool) -> Result<(), End> {
+    fn on_adopt_clock(&mut self, adoption: Adoption) -> Result<(), End> {
+        let replaced = adoption.replaced;
         let context = &mut self.context;
         if replaced {
             context.replica.catch_up();
         }
-        context.cursor.adopt(clock, replaced);
+        context.cursor.adopt(adoption);
         context.bounds.release();
         if self.rack.is_joined() {
             // The ranks follow the most advanced of them.

@@ -28,8 +28,8 @@ use dnode_trainer::{
 use crate::telemetry::traces::Tracer;
 
 use super::{
-    Answer, COMMANDS_MAX, Command, Commits, MICRO_STEPS, Plan, Position, Report, TrainingProgress,
-    TrainingThread,
+    Adoption, Answer, COMMANDS_MAX, Command, Commits, MICRO_STEPS, Plan, Position, Report,
+    TrainingProgress, TrainingThread,
 };
 
 /// Adds its slope to both of its parameters at every step.
@@ -256,12 +256,12 @@ fn what_happens_while_a_step_does_not_end_waits_as_one() {
         thread.round_done();
         thread.end_at(18);
         thread.draw_from(0);
-        thread.mailbox.adopt(Clock(3), false);
+        thread.mailbox.adopt(Adoption { clock: Clock(3), position: 0, replaced: false });
     }
     drop(end_step);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
     let mut clocks = reports.iter().filter_map(|report| {
-        if let Report::Committed { clock, .. } = report { Some(*clock) } else { None }
+        if let Report::Committed { at, .. } = report { Some(at.clock) } else { None }
     });
     assert_eq!(clocks.next(), Some(Clock(4)));
 }
@@ -401,8 +401,8 @@ fn a_slow_peer_does_fewer_steps_per_commit_and_stands_where_the_others_do() {
             let plan = plan(folder.path(), 24);
             let plan = Plan { local_steps: 6, mix_every, metrics_every: 1, ..plan };
             let mut thread = start(plan, None);
-            thread.pace(Load { local_steps: 1000, batch: 8 });
-            thread.pace(Load { local_steps, batch: 8 });
+            thread.pace(Load::of_a_commit(1000, 8));
+            thread.pace(Load::of_a_commit(local_steps, 8));
             thread.allow(true);
             until(&mut thread, last)
         };
@@ -422,18 +422,18 @@ fn fewer_samples_per_step_are_taken_and_told() {
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan { metrics_every: 1, mix_every: 0, ..plan(folder.path(), 6) };
     let mut thread = start(plan, None);
-    thread.pace(Load { local_steps: 2, batch: 3 });
+    thread.pace(Load::of_a_commit(2, 3));
     thread.allow(true);
     let mut reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
-    thread.pace(Load { local_steps: 2, batch: 8 });
+    thread.pace(Load::of_a_commit(2, 8));
     let samples =
         |reports: &[Report]| reports.iter().filter_map(progress_of).map(|p| p.batch).collect();
     let told: Vec<u32> = samples(&reports);
     assert_eq!(told, [3; 6]);
     reports.retain(|report| matches!(report, Report::Committed { .. }));
     for (commit, report) in (1..).zip(&reports) {
-        let Report::Committed { samples, pace, .. } = report else { unreachable!() };
-        assert_eq!((*samples, pace.batch), (commit * 2 * 3, 3));
+        let Report::Committed { at, pace, .. } = report else { unreachable!() };
+        assert_eq!((at.samples, pace.batch), (commit * 2 * 3, 3));
     }
     assert_eq!(reports.len(), 3);
 }

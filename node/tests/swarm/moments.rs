@@ -73,7 +73,8 @@ fn peers_that_average_momentum_train_well_and_resume_from_checkpoints_that_other
         for mut peer in [first, second] {
             let last = peer.finish();
             assert_eq!(last["reason"], "steps done");
-            assert_eq!(last["step"].to_string(), steps);
+            // One of them may be commits behind when they begin again, and take over where the other stands.
+            assert_eq!(last["position"].to_string(), steps);
             assert!(last["accuracy"].as_f64().unwrap() > 0.85, "{last}");
             let mixed = |key: &str| last["exchanges"][key].as_u64().unwrap();
             assert!(mixed("completed") + mixed("answered") > 0, "{last}");

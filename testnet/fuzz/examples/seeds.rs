@@ -212,6 +212,7 @@ fn messages() -> Vec<Message> {
         Message::Heartbeat(Heartbeat {
             clock,
             samples: 99,
+            position: 0,
             step_micros: 800,
             batch: 32,
             phase: Phase::Training,

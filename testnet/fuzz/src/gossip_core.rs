@@ -302,6 +302,7 @@ impl World {
         self.handle(Input::Committed {
             clock: self.clock,
             samples: self.samples,
+            position: self.samples,
             step_time: Duration::from_millis(1),
             batch: 1,
         });

@@ -149,14 +149,14 @@ impl LocalSteps {
 
     /// Takes note of the pace and of a clock that was adopted from a donor.
     pub(super) fn follow(&mut self, host: &Host, learning: &Learning) {
-        let (local_steps, round_every, clock) =
-            (host.load.local_steps, host.round_every, host.clock);
-        self.stride.set(local_steps);
+        let (load, round_every, clock) = (host.load, host.round_every, host.clock);
+        self.stride.set_load(load);
         if let Some(steps) = round_every {
             self.stride.set_round_every(steps);
         }
         if clock != self.clock {
-            let reached = self.stride.position(clock).min(learning.steps * MICRO_STEPS);
+            let told = host.position.saturating_mul(MICRO_STEPS);
+            let reached = self.stride.position(clock).max(told).min(learning.steps * MICRO_STEPS);
             self.micro_steps = self.micro_steps.max(reached);
             (self.since_commit, self.since_round, self.clock) = (0, 0, clock);
         }
@@ -176,6 +176,7 @@ impl LocalSteps {
             seen.broken.get_or_insert(broken);
         }
         self.micro_steps += self.stride.advance();
+        host.position = self.position();
         (self.index, self.since_commit) = (self.index + 1, self.since_commit + 1);
         self.since_round += 1;
         true

@@ -68,3 +68,23 @@ fn who_was_left_out_is_not_let_in_because_one_other_is_left() {
         assert_eq!(let_in, lets_in, "{length}");
     }
 }
+
+/// One exchange of each commit is near and names a clock of long ago, the other is far and names the right one.
+#[test]
+fn who_names_a_low_clock_in_between_was_not_apart_for_as_long() {
+    let left_out = |lies: bool| {
+        let mut guard = frequent();
+        (21..=420_u64).find(|&round| {
+            for index in [1, 2] {
+                guard.note(met(index, round), seen(0.1));
+            }
+            let low = if lies { Clock(0) } else { Clock(round) };
+            guard.note(Met { theirs: low, ..met(3, round) }, seen(0.1));
+            guard.note(met(3, round), seen(2.0));
+            guard.trust(&peer(3)) == Trust::LeftOut
+        })
+    };
+    let honest = left_out(false).unwrap();
+    let lies = left_out(true).expect("it is left out");
+    assert!(lies <= 2 * honest, "{lies} {honest}");
+}

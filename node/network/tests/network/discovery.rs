@@ -133,9 +133,9 @@ async fn visit(listen: &str) {
     });
     visited.await.expect("ten pings in time");
     let info = info.unwrap();
-    assert_eq!(info.protocol_version, "/dnode/id/12");
+    assert_eq!(info.protocol_version, "/dnode/id/13");
     let offers = |name: &str| info.protocols.iter().any(|p| p.as_ref() == name);
-    for name in ["/dnode/kad/12", "/dnode/control/12", "/dnode/bulk/12"] {
+    for name in ["/dnode/kad/13", "/dnode/control/13", "/dnode/bulk/13"] {
         assert!(offers(name), "{name} is not among {:?}", info.protocols);
     }
     assert!(node.handle.peers().is_empty());

@@ -16,6 +16,7 @@ fn heartbeat(clock: u64) -> Message {
     Message::Heartbeat(Heartbeat {
         clock: Clock(clock),
         samples: 1,
+        position: 0,
         step_micros: 2,
         batch: 1,
         phase: Phase::Training,

@@ -323,7 +323,7 @@ impl RackDriver {
         } else if loss.blames_the_way {
             tracing::warn!(why, "the ranks of the rack do not go on: asking who is there");
         } else {
-            tracing::warn!(why, "a rank of the rack is lost: getting together anew");
+            tracing::warn!(why, "the group of the rack has ended: getting together anew");
         }
         let now = Instant::now();
         (using.broken, using.loss) = (Some(now), Some(loss));

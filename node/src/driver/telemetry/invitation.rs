@@ -1,6 +1,7 @@
 //! Tells where this peer listens and how others join: files for programs, the line to type for persons.
 
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,15 +13,16 @@ use tracing_subscriber::fmt::MakeWriter as _;
 use crate::config::{Config, run_line, ticket_line};
 use crate::peer::trainer_identity::TrainerIdentity;
 use crate::process::console::Console;
-use crate::storage::data_dir::write_atomic;
+use crate::storage::data_dir::write_passing;
 use crate::storage::identity::IDENTITY_FILE;
 
 /// Name of the file in the data directory: one full multiaddress per line.
 pub const ADDRESS_FILE: &str = "address";
 /// Name of the file in the data directory of a member of a closed run: its ticket.
 const TICKET_FILE: &str = "ticket";
-/// Addresses in a ticket: by QUIC and by TCP.
-const TICKET_ADDRESSES: usize = 2;
+/// Addresses in a ticket: by QUIC and by TCP, of two places. The best one may be of a network that the other
+/// machine is not in, such as one between containers.
+const TICKET_ADDRESSES: usize = 4;
 /// Addresses come one by one; the line is shown when none has come for this long.
 const QUIET: Duration = Duration::from_millis(300);
 
@@ -35,6 +37,7 @@ pub(crate) struct Invitation {
     secret: Option<RunSecret>,
     /// Whether the run has owners, so that a ticket alone lets nobody in.
     has_owners: bool,
+    /// Where it listens, in the order in which that was told.
     addresses: Vec<String>,
     last: Option<Instant>,
 }
@@ -68,7 +71,7 @@ impl Invitation {
             self.last = Some(Instant::now());
         }
         self.addresses.push(address);
-        write_addresses(&self.file, &self.addresses);
+        write_addresses(&self.file, &self.told());
         true
     }
 
@@ -78,9 +81,24 @@ impl Invitation {
         self.addresses.retain(|other| other != address);
         let told = self.addresses.len() < known;
         if told {
-            write_addresses(&self.file, &self.addresses);
+            write_addresses(&self.file, &self.told());
             self.last = Some(Instant::now());
         }
+        told
+    }
+
+    /// All addresses, the best ones first, and before these what the person says that others can dial.
+    fn told(&self) -> Vec<String> {
+        let name = self.addresses.iter().find_map(|it| Some(&it[it.rfind("/p2p/")?..]));
+        let with_name = |address: &String| match name {
+            Some(name) if !address.contains("/p2p/") => format!("{address}{name}"),
+            Some(_) | None => address.clone(),
+        };
+        let mut told: Vec<_> = self.config.network.external.iter().map(with_name).collect();
+        let mut others = self.addresses.clone();
+        others.retain(|address| !told.contains(address));
+        others.sort_by_key(|address| (reach(address), !is_quic(address)));
+        told.extend(others);
         told
     }
 
@@ -95,9 +113,7 @@ impl Invitation {
             return;
         }
         self.last = None;
-        let Some(address) = best(&self.addresses).first().map(|address| (*address).clone()) else {
-            return;
-        };
+        let Some(address) = best(self.told()).into_iter().next() else { return };
         let text = match self.ticket() {
             Some(ticket) => self.closed(&ticket),
             None => match &self.own {
@@ -116,7 +132,7 @@ impl Invitation {
     /// The ticket of a closed run, for other machines.
     fn ticket(&self) -> Option<Ticket> {
         let secret = self.secret.clone()?;
-        let best = best(&self.addresses).into_iter().take(TICKET_ADDRESSES);
+        let best = best(self.told()).into_iter().take(TICKET_ADDRESSES);
         let bytes = best.filter_map(|text| Some(text.parse::<Multiaddr>().ok()?.to_vec()));
         Ticket::new(secret, bytes.filter(|bytes| bytes.len() <= TICKET_ADDRESS_BYTES_MAX)).ok()
     }
@@ -126,14 +142,17 @@ impl Invitation {
     fn closed(&self, ticket: &Ticket) -> String {
         let file = self.config.node.data_dir.join(TICKET_FILE);
         let text = ticket.to_text();
-        if let Err(error) = write_atomic(&file, format!("{text}\n").as_bytes(), 0o600) {
+        if let Err(error) = write_passing(&file, format!("{text}\n").as_bytes(), 0o600) {
             tracing::warn!(%error, "cannot write the ticket by which others join");
         }
         if self.has_owners {
             let folder = self.config.node.data_dir.display();
-            return format!(
-                "Another machine joins with an invitation:\n\n    dnode invite --data-dir {folder}"
-            );
+            let invite = format!("dnode invite --data-dir {folder} --out invitation");
+            let line = match &self.own {
+                Some(_) => String::new(),
+                None => format!("\n    {}", ticket_line(&self.config, "@invitation")),
+            };
+            return format!("Another machine joins with an invitation:\n\n    {invite}{line}");
         }
         let shown = if self.console.is_terminal() { &text } else { "TICKET" };
         let line = match &self.own {
@@ -149,7 +168,7 @@ impl Invitation {
 /// Writes where this peer listens, a line each.
 pub(crate) fn write_addresses(file: &Path, addresses: &[String]) {
     let text: String = addresses.iter().flat_map(|line| [line, "\n"]).collect();
-    if let Err(error) = write_atomic(file, text.as_bytes(), 0o644) {
+    if let Err(error) = write_passing(file, text.as_bytes(), 0o644) {
         tracing::warn!(%error, "cannot write where this peer listens");
     }
 }
@@ -167,29 +186,112 @@ fn explained(file: &Path, shown: bool) -> String {
     }
 }
 
-/// The addresses, first those that most likely work from another machine: QUIC before TCP, loopback last.
-/// Those of loopback only if there is no other.
-fn best(addresses: &[String]) -> Vec<&String> {
-    let loopback = |address: &str| address.contains("/127.") || address.contains("/ip6/::1/");
-    let any = addresses.iter().any(|address| !loopback(address));
-    let mut best: Vec<_> = addresses.iter().filter(|it| !any || !loopback(it)).collect();
-    best.sort_by_key(|address| !address.contains("/quic-v1"));
-    best
+/// From where an address can be dialled; what reaches farther sorts before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    Anywhere,
+    /// A network of its own.
+    Network,
+    /// By way of another peer.
+    Relay,
+    /// This machine.
+    Loopback,
+}
+
+/// From where `address` can be dialled, as far as it says.
+fn reach(address: &str) -> Reach {
+    if address.contains("/p2p-circuit") {
+        return Reach::Relay;
+    }
+    match address.split('/').nth(2).and_then(|host| host.parse().ok()) {
+        Some(IpAddr::V4(ip)) if ip.is_loopback() => Reach::Loopback,
+        Some(IpAddr::V6(ip)) if ip.is_loopback() => Reach::Loopback,
+        Some(IpAddr::V4(ip)) => {
+            // 100.64.0.0/10 is shared by the customers of a provider, and used by overlay networks.
+            let shared = ip.octets()[0] == 100 && ip.octets()[1] & 0xC0 == 64;
+            let own = ip.is_private() || ip.is_link_local() || shared;
+            if own { Reach::Network } else { Reach::Anywhere }
+        }
+        Some(IpAddr::V6(ip)) => {
+            let own = ip.is_unique_local() || ip.is_unicast_link_local();
+            if own { Reach::Network } else { Reach::Anywhere }
+        }
+        None => Reach::Anywhere,
+    }
+}
+
+fn is_quic(address: &str) -> bool {
+    address.contains("/quic-v1")
+}
+
+/// Of `told`, best ones first, those that most likely work from another machine: by turns one by QUIC and one by
+/// TCP. Those of loopback only if there is no other.
+fn best(mut told: Vec<String>) -> Vec<String> {
+    let loopback = |address: &String| reach(address) == Reach::Loopback;
+    if !told.iter().all(loopback) {
+        told.retain(|address| !loopback(address));
+    }
+    let (quic, tcp): (Vec<_>, Vec<_>) = told.into_iter().partition(|address| is_quic(address));
+    let (mut quic, mut tcp) = (quic.into_iter(), tcp.into_iter());
+    let turns = std::iter::from_fn(|| {
+        let both: Vec<_> = quic.next().into_iter().chain(tcp.next()).collect();
+        (!both.is_empty()).then_some(both)
+    });
+    turns.flatten().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn invitation(folder: &Path, external: &[&str]) -> Invitation {
+        let mut config = Config::default();
+        config.node.data_dir = folder.to_owned();
+        config.network.external = external.iter().map(|it| (*it).to_owned()).collect();
+        let console = Console::new(Box::new(std::io::sink()), false);
+        let secret = Some(RunSecret::from_bytes([7; 32]));
+        Invitation::new(config, None, (console, (secret, false)))
+    }
+
+    /// What is told, and what a ticket holds, of a peer that listens at these addresses.
+    fn told(external: &[&str], addresses: &[&str]) -> (Vec<String>, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut invitation = invitation(folder.path(), external);
+        for address in addresses {
+            assert!(invitation.listening(format!("{address}{NAME}")));
+        }
+        let plain = |address: &str| address.replace(NAME, "");
+        let ticket = invitation.ticket().unwrap();
+        let held = ticket.addresses().iter().map(|it| Multiaddr::try_from(it.clone()).unwrap());
+        let held = held.map(|it| plain(&it.to_string())).collect();
+        let file = std::fs::read_to_string(folder.path().join(ADDRESS_FILE)).unwrap();
+        (file.lines().map(plain).collect(), held)
+    }
+
+    const NAME: &str = "/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+
     #[test]
     fn the_address_shown_is_one_that_works_from_elsewhere() {
-        let addresses = [
+        let all = [
             "/ip4/127.0.0.1/udp/1/quic-v1",
-            "/ip4/192.0.2.7/tcp/2",
-            "/ip4/192.0.2.7/udp/1/quic-v1",
-        ]
-        .map(str::to_owned);
-        assert_eq!(best(&addresses), [&addresses[2], &addresses[1]]);
-        assert_eq!(best(&addresses[..1]), [&addresses[0]]);
+            "/ip4/10.0.2.7/tcp/2",
+            "/ip4/172.17.0.1/udp/1/quic-v1",
+            "/ip4/10.0.2.7/udp/1/quic-v1",
+            "/ip4/172.17.0.1/tcp/2",
+        ];
+        let (file, ticket) = told(&[], &all);
+        assert_eq!(file, [all[2], all[3], all[1], all[4], all[0]], "loopback is the last one");
+        assert_eq!(ticket, [all[2], all[1], all[3], all[4]], "by QUIC and by TCP");
+        assert_eq!(told(&[], &all[..1]).1, [all[0]]);
+        let public = "/ip4/203.0.113.5/udp/1/quic-v1";
+        assert_eq!(told(&[], &[&all[..], &[public]].concat()).1[..2], [public, all[1]]);
+    }
+
+    #[test]
+    fn what_the_person_says_that_others_can_dial_comes_first_with_the_name_of_this_peer() {
+        let forwarded = ["/dns4/example.org/udp/4001/quic-v1", "/ip4/198.51.100.9/tcp/4001"];
+        let (file, ticket) = told(&forwarded, &["/ip4/10.0.2.7/udp/1/quic-v1"]);
+        assert_eq!(file, [forwarded[0], forwarded[1], "/ip4/10.0.2.7/udp/1/quic-v1"]);
+        assert_eq!(ticket, file);
     }
 }

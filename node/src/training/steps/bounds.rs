@@ -91,7 +91,7 @@ mod tests {
         assert!(!bounds.allows_steps() && bounds.allows_commit(Clock(7)));
         let allowed = permission(|permission| {
             (permission.allowed, permission.limit, permission.peers) = (true, Clock(3), 4);
-            permission.load = Some(Load { local_steps: 9, batch: 8 });
+            permission.load = Some(Load::of_a_commit(9, 8));
         });
         assert!(bounds.read(&allowed), "they begin");
         assert!(!bounds.read(&allowed), "they go on");

@@ -10,7 +10,7 @@ use super::end::End;
 use super::pace::Pace;
 use super::queues::Queues;
 use crate::training::privacy::NoiseLedger;
-use crate::training::{Plan, Position, Report};
+use crate::training::{Plan, Report};
 
 /// The replica, the queues, and the parts that the others ask or change through their methods.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Context {
     /// Tells of a commit; under the lock under which the exchanged weights changed.
     pub(super) fn tell_committed(&self, contributions: Vec<Encoded>) -> Result<(), End> {
         let pace = self.pace.of_steps();
-        let Position { samples, clock, .. } = self.cursor.position();
-        self.queues.tell(Report::Committed { clock, samples, pace, contributions })
+        let at = self.cursor.position();
+        self.queues.tell(Report::Committed { at, pace, contributions })
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dnode_gossip::{MICRO_STEPS, Stride};
+use dnode_gossip::{Load, MICRO_STEPS, Stride};
 use dnode_protocol::Clock;
 use dnode_trainer::StepId;
 
 use super::rack::standing::{Standing, WeightsMark, meeting};
-use crate::training::{Plan, Position};
+use crate::training::{Adoption, Plan, Position};
 
 /// A position, and what follows from it.
 #[derive(Debug)]
@@ -101,6 +101,10 @@ impl Cursor {
         self.stride.local_steps()
     }
 
+    pub(super) fn set_load(&mut self, load: Load) {
+        self.stride.set_load(load);
+    }
+
     pub(super) fn set_local_steps(&mut self, steps: u64) {
         self.stride.set(steps);
     }
@@ -179,14 +183,15 @@ impl Cursor {
     /// Goes on from the position that belongs to the clock, so that the learning rate follows the
     /// swarm's progress. A replaced replica is a donor's. One that was not replaced keeps the steps
     /// since its last commit.
-    pub(super) fn adopt(&mut self, clock: Clock, replaced: bool) {
+    pub(super) fn adopt(&mut self, Adoption { clock, position, replaced }: Adoption) {
         if replaced {
             (self.since_commit, self.since_round) = (0, 0);
             self.round_open = false;
         }
         self.at.clock = self.at.clock.max(clock);
         let end = self.end.saturating_mul(MICRO_STEPS);
-        let reached = self.stride.position(clock).min(end);
+        let told = position.saturating_mul(MICRO_STEPS);
+        let reached = self.stride.position(clock).max(told).min(end);
         self.at.micro_steps = self.at.micro_steps.max(reached);
         if self.observes {
             self.at.step = self.at.run_steps();
@@ -286,11 +291,18 @@ mod tests {
     fn a_clock_is_taken_over_with_its_position_and_never_past_the_end() {
         let mut cursor = cursor(2, 0);
         let _ = cursor.stepped(8);
-        cursor.adopt(Clock(10), false);
+        let adoption = |clock, position, replaced| {
+            let clock = Clock(clock);
+            Adoption { clock, position, replaced }
+        };
+        cursor.adopt(adoption(10, 0, false));
         assert_eq!((cursor.position().run_steps(), cursor.since_commit()), (20, 1));
-        cursor.adopt(Clock(5), true);
+        cursor.adopt(adoption(5, 0, true));
         assert_eq!((cursor.position().clock, cursor.since_commit()), (Clock(10), 0));
-        cursor.adopt(Clock(1_000), false);
+        // Commits were longer than usual where others stand.
+        cursor.adopt(adoption(12, 70, true));
+        assert_eq!((cursor.position().run_steps(), cursor.position().clock), (70, Clock(12)));
+        cursor.adopt(adoption(1_000, u64::MAX, false));
         assert!(cursor.is_at_end() && cursor.position().run_steps() == 100);
     }
 }

@@ -32,7 +32,7 @@ fn a_joiner_goes_on_at_the_step_that_belongs_to_the_clock_it_adopts() {
     let contents = contents(&snapshot);
     let work = Work::Adopt { exchange: exchange(0), fragment, contents };
     thread.command(Command::Work(work, Some(snapshot)));
-    thread.command(Command::AdoptClock { clock: Clock(49), replaced: true });
+    thread.command(Command::AdoptClock(Adoption { clock: Clock(49), position: 0, replaced: true }));
     assert_eq!(read(&mut thread), (Clock(49), vec![5.0, 6.0]));
     thread.allow(true);
     let reports = until(&mut thread, |report| matches!(report, Report::StepsDone));
@@ -86,7 +86,7 @@ fn what_a_newcomer_takes_over_is_kept_for_its_next_life_until_it_has_everything(
     thread.command(Command::Work(Work::Recall { exchange, fragment, contents }, None));
     answer_of(&mut thread, is_adoption);
     assert_eq!(read(&mut thread).1, [5.0, 6.0]);
-    thread.command(Command::AdoptClock { clock: Clock(49), replaced: true });
+    thread.command(Command::AdoptClock(Adoption { clock: Clock(49), position: 0, replaced: true }));
     assert_eq!(read(&mut thread).0, Clock(49));
     thread.join();
     assert_eq!(begin().1, [], "nothing is kept of a model that is whole");

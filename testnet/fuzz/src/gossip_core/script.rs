@@ -68,6 +68,7 @@ impl Script<'_> {
             0 => Message::Heartbeat(Heartbeat {
                 clock: self.clock(),
                 samples: u64::from(self.byte()),
+                position: 0,
                 step_micros: u32::from(self.byte()),
                 batch: u32::from(self.byte()),
                 phase: [Phase::Joining, Phase::Training, Phase::Finished]

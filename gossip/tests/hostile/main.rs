@@ -1,12 +1,14 @@
 //! A peer that lies about clocks, its own or those of others, moves nobody but itself.
 
+mod exchanges;
+
 use std::time::Duration;
 
 use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, snapshot, terms};
 use dnode_gossip::{Config, Event, Input, Role, Start};
-use dnode_protocol::frame::Leg;
+use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, PeerId, Phase, Time,
+    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, PeerId, Phase, Terms, Time,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,6 +21,7 @@ fn heartbeat(clock: u64) -> Message {
     Message::Heartbeat(Heartbeat {
         clock,
         samples: 0,
+        position: 0,
         step_micros: 0,
         batch: 0,
         phase: Phase::Training,
@@ -65,49 +68,6 @@ fn pulls(host: &mut Host) -> Vec<(PeerId, ExchangeId)> {
         Some((to, exchange))
     };
     host.take_effects().into_iter().filter_map(pull).collect()
-}
-
-/// Whether `host` accepts the exchange that a peer proposes now; if so, its offer comes and is mixed.
-fn exchanges(host: &mut Host, from: u32, sequence: u64, now: Time) -> bool {
-    let exchange = ExchangeId { initiator: peer(from), incarnation: 1, sequence };
-    let (fragment, terms) = (FragmentId(0), terms(Clock(0), Information::default()));
-    host.handle(received(from, Message::Propose { exchange, fragment, terms }), now);
-    let accepted = messages(host).iter().any(|message| matches!(message, Message::Accept { .. }));
-    if accepted {
-        host.tensor(peer(from), (exchange, Leg::Offer, Clock(0), numbers(&[0.0])), now);
-        while host.has_work() {
-            host.work(now);
-        }
-    }
-    accepted
-}
-
-#[test]
-fn who_never_says_how_exchanges_have_ended_keeps_nobody_else_from_them() {
-    let mut host = host_among(&[0, 0, 0, 0]);
-    let mut taken = [0_u64; 4];
-    for turn in 0..400_u64 {
-        let from = u32::try_from(turn % 3 + 1).unwrap();
-        let sequence = taken[from as usize];
-        taken[from as usize] += u64::from(exchanges(&mut host, from, sequence, Time::ZERO));
-    }
-    assert!(taken[1] >= 8 && taken.iter().sum::<u64>() < 32, "{taken:?}");
-    let ack = |sequence| Message::Ack {
-        exchange: ExchangeId { initiator: peer(4), incarnation: 1, sequence },
-    };
-    for sequence in 0..100 {
-        assert!(exchanges(&mut host, 4, sequence, Time::ZERO), "{sequence}");
-        host.handle(received(4, ack(sequence)), Time::ZERO);
-    }
-    // Long after that they are asked, and met no more before they answer.
-    let late = Time::ZERO + 60 * SECOND;
-    host.handle(received(1, heartbeat(0)), late);
-    assert!(!exchanges(&mut host, 1, taken[1], late));
-    for sequence in 0..taken[1] {
-        let exchange = ExchangeId { initiator: peer(1), incarnation: 1, sequence };
-        host.handle(received(1, Message::Ack { exchange }), late);
-    }
-    assert!(exchanges(&mut host, 1, taken[1], late));
 }
 
 /// Serves every pull with numbers that claim `clock`; returns who was asked.
@@ -173,6 +133,26 @@ fn a_tensor_of_such_a_clock_is_garbage_and_its_fragment_asked_for_again() {
 }
 
 #[test]
+fn a_newcomer_stands_where_most_of_its_neighbours_say_and_no_farther_than_commits_lead() {
+    // 40 commits of 25 steps, which bounds have stretched; they lead to 4,000 steps at most.
+    let far = u64::MAX;
+    for (told, want) in
+        [([3000; 3], 3000), ([2900, 3000, far], 3000), ([0, 2900, far], 2900), ([far; 3], 4000)]
+    {
+        let mut host = host_among(&[40, 40, 40]);
+        for (index, told) in (1..).zip(told) {
+            let mut message = heartbeat(40);
+            if let Message::Heartbeat(heartbeat) = &mut message {
+                heartbeat.position = told;
+            }
+            host.handle(received(index, message), Time::ZERO);
+        }
+        serve(&mut host, Clock(40));
+        assert_eq!((host.clock, host.position), (Clock(40), want), "{told:?}");
+    }
+}
+
+#[test]
 fn a_lone_leader_moves_nobody_and_holds_up_nobody() {
     let mut host = host_among(&[2, 3, END - 1]);
     let mut now = Time::ZERO;
@@ -198,7 +178,13 @@ fn a_lone_leader_moves_nobody_and_holds_up_nobody() {
 
 #[test]
 fn who_names_a_clock_that_holds_up_commits_holds_up_ever_fewer() {
+    // A connection that is made anew makes nothing new.
+    [false, true].into_iter().for_each(who_holds_up_commits_holds_up_ever_fewer);
+}
+
+fn who_holds_up_commits_holds_up_ever_fewer(returns: bool) {
     let mut host = host_among(&[0, 0]);
+    let mut demotions = 0;
     let (gap, mut now) = (Config::default().bounds.progress_gap, Time::ZERO);
     for turn in 0..4_000 {
         let own = host.core.clock().0;
@@ -212,11 +198,16 @@ fn who_names_a_clock_that_holds_up_commits_holds_up_ever_fewer() {
         host.commit(0.0, now);
         now = now + SECOND / 4;
         host.handle(Input::Deadline, now);
+        let demoted =
+            |event: &Event| matches!(event, Event::Demoted { peer: it, .. } if *it == peer(2));
+        let count = events(&mut host).iter().filter(|event| demoted(event)).count();
+        demotions += count;
+        if returns && count > 0 {
+            host.handle(Input::PeerDown { peer: peer(2) }, now);
+            host.handle(Input::PeerUp { peer: peer(2), incarnation: 1 }, now);
+        }
     }
     assert_eq!(host.core.clock(), Clock(200));
-    let demoted =
-        |event: &&Event| matches!(event, Event::Demoted { peer: it, .. } if *it == peer(2));
-    let demotions = events(&mut host).iter().filter(demoted).count();
     assert!((2..10).contains(&demotions), "{demotions}");
 }
 
@@ -425,42 +416,4 @@ fn made_up_news_of_others_does_not_switch_off_the_bound_on_its_age() {
     }
     pair.input(0, received(2, heartbeat(4)));
     assert!(!pair.hosts[0].commit(0.0, pair.now), "the news of peer 2 is three commits old");
-}
-
-#[test]
-fn a_partner_that_accepts_and_withdraws_piles_up_no_work_for_the_trainer() {
-    const MANY: u32 = 100;
-    let (me, seed) = (peer(0), [0; 32]);
-    let start = Start { me, incarnation: 1, fragments: MANY, clock: Clock(0), seed };
-    let config = Config::default();
-    let own_max = config.own_max;
-    let mut host = Host::new(
-        start,
-        config,
-        Toy::new(ToyRule::Exchange, vec![vec![0.0]; MANY as usize]),
-        Time::ZERO,
-    );
-    host.handle(Input::PeerUp { peer: peer(1), incarnation: 1 }, Time::ZERO);
-    host.handle(received(1, heartbeat(0)), Time::ZERO);
-    host.take_effects();
-    host.handle(Input::RoundDue, Time::ZERO);
-    let (mut withdrawn, mut done) = (0, false);
-    while !done {
-        let proposed = |effect| {
-            let Effect::Message { message, .. } = effect else { return None };
-            if let Message::Propose { exchange, .. } = message { Some(exchange) } else { None }
-        };
-        for exchange in host.take_effects().into_iter().filter_map(proposed) {
-            let information = Information::default();
-            let accept = Message::Accept { exchange, terms: terms(Clock(0), information) };
-            host.handle(received(1, accept), Time::ZERO);
-            host.handle(received(1, Message::Aborted { exchange }), Time::ZERO);
-            withdrawn += 1;
-        }
-        assert!(host.works() <= own_max, "{} copies wait", host.works());
-        // The trainer is between two steps only now.
-        done = host.work(Time::ZERO).is_none();
-    }
-    assert_eq!(withdrawn, MANY, "every fragment had its turn");
-    assert_eq!(host.kept(), 0);
 }
