@@ -183,6 +183,7 @@ class Peer:
 
     def line(self, kind, **kw):
         kw.update(kind=kind, time_s=time.time() - BEGUN, step=self.step, position=self.step, samples=self.step * self.c["run"]["batch"], clock=self.step)
+        kw = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in kw.items()}
         self.f.write(json.dumps(kw) + "\n"); self.f.flush()
 
     def address(self, text):

@@ -7,5 +7,5 @@ dnode=$target/release/dnode
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 cd "$work"
-flags=(join --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --model cnn --data mnist --data-path "$mnist"
+flags=(join --open --no-mdns --listen /ip4/127.0.0.1/udp/0/quic-v1 --model cnn --data mnist --data-path "$mnist"
     --set run.batch=64 --set node.evaluate_every=0)

@@ -28,6 +28,7 @@ pub mod verdict;
 
 pub use case::{Case, Choice, Maker};
 pub use content::Findings;
-pub use queue::{CaseState, QueueError, Setup};
+pub use earlier::{CaseState, found};
+pub use queue::{QueueError, Setup};
 pub use regression::{Change, RegressionError, SavedNumbers};
 pub use summary::CaseSummary;

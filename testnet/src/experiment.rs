@@ -8,6 +8,7 @@
 //! One vocabulary for both. A key that one of them cannot carry out it refuses.
 
 mod condition;
+mod rules;
 pub(crate) mod settings;
 
 use std::ops::Range;
@@ -16,9 +17,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::file::{self, ReadError, Rule, check, duration};
+use crate::file::{self, ReadError, duration};
 use crate::local::experiment::{ALL_REDUCE, NO_GOSSIP};
-use crate::scenario::link::LinkModel;
 
 pub use self::condition::{Churn, Condition, Newcomer, Slow, Split};
 
@@ -28,6 +28,8 @@ pub const DATA: &str = "{data}";
 pub const RUNS_MAX: usize = 20_000;
 /// Most peers of a run.
 const PEERS_MAX: usize = 60;
+/// Name of the condition under which variants are tuned.
+pub(crate) const TUNING: &str = "tuning";
 /// Most peers of a synchronous run (`gossip.world`).
 const RING_MAX: usize = 8;
 
@@ -190,7 +192,7 @@ pub enum Kind {
     ParameterServer,
     /// PyTorch `DistributedDataParallel`, where it is installed.
     Ddp,
-    /// A loop of PyTorch that joins by the package `dnode` with rule `gossip-outer`, where it is installed.
+    /// A loop of PyTorch that joins by the package `dnode` with rule `pairwise`, where it is installed.
     DnodePython,
     /// `hivemind.Optimizer` with local updates, where it is installed.
     Hivemind,
@@ -270,7 +272,13 @@ impl Experiment {
     /// [`ReadError`] names the key.
     pub fn read(path: &Path, data: Option<&Path>) -> Result<Self, ReadError> {
         let mut experiment = Self::parse(&file::text(path)?)?;
-        for setting in experiment.workload.iter_mut().flat_map(|work| &mut work.settings) {
+        let Self { workload, variant, condition, .. } = &mut experiment;
+        let of_workloads =
+            workload.iter_mut().flat_map(|it| [&mut it.settings].into_iter().chain(&mut it.trials));
+        let of_variants =
+            variant.iter_mut().flat_map(|it| [&mut it.settings].into_iter().chain(&mut it.trials));
+        let of_conditions = condition.iter_mut().map(|it| &mut it.settings);
+        for setting in of_workloads.chain(of_variants).chain(of_conditions).flatten() {
             if setting.contains(DATA) {
                 let data = data.ok_or_else(|| ReadError::Data(setting.clone()))?;
                 *setting = setting.replace(DATA, &data.display().to_string());
@@ -292,141 +300,10 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Checks what only real processes are bound to.
-    ///
-    /// # Errors
-    /// [`ReadError::Range`] names the key.
-    pub fn check_for_processes(&self) -> Result<(), ReadError> {
-        let ring =
-            |variant: &Way| matches!(variant.kind, Kind::Sync | Kind::LocalSgd | Kind::Diloco);
-        let most = if self.variant.iter().any(ring) { RING_MAX } else { PEERS_MAX };
-        check([
-            (
-                self.peers.iter().all(|n| (2..=most).contains(n)),
-                "peers",
-                "2 to 60, 2 to 8 with sync",
-            ),
-            (!self.target_percent.is_empty(), "target_percent", "one or more"),
-            (
-                !self.condition.iter().any(Condition::is_simulated),
-                "condition",
-                "without speed, split, newcomer and misbehaviour, which the simulator alone has",
-            ),
-        ])
-    }
-
-    fn check(&self) -> Result<(), ReadError> {
-        let names = |names: Vec<&str>| {
-            let legal = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
-            let plain = names.iter().all(|name| !name.is_empty() && name.chars().all(legal));
-            let unique = (1..names.len()).all(|end| !names[..end].contains(&names[end]));
-            plain && unique && !names.is_empty()
-        };
-        let steps = self.workload.iter().all(|w| w.steps > 0 && w.batch > 0);
-        let within_percent = |accuracy| accuracy > 0.0 && accuracy <= 100.0;
-        let places: Vec<String> = self.places().map(|(work, peers)| place(work, peers)).collect();
-        let unequal = "as many for every variant, and a [tuning] rule exactly if there are some";
-        let rules = [
-            (names(self.workload.iter().map(|work| &*work.name).collect()), "workload.name", NAMES),
-            (
-                names(self.variant.iter().map(|variant| &*variant.name).collect()),
-                "variant.name",
-                NAMES,
-            ),
-            (names(self.condition.iter().map(|c| &*c.name).collect()), "condition.name", NAMES),
-            (!self.seeds.is_empty(), "seeds", "one seed or more"),
-            (!self.peers.is_empty(), "peers", "one number or more"),
-            (
-                self.variant.iter().any(|variant| variant.name == self.reference),
-                "reference",
-                "name of a variant",
-            ),
-            (
-                self.target_percent.iter().all(|target| *target >= 0.0),
-                "target_percent",
-                "0 or more",
-            ),
-            (
-                self.workload.iter().filter_map(|w| w.target_accuracy).all(within_percent),
-                "workload.target_accuracy",
-                "more than 0 and at most 100 percent",
-            ),
-            (
-                self.variant
-                    .iter()
-                    .flat_map(|variant| &variant.places)
-                    .all(|place| places.contains(place)),
-                "variant.places",
-                "a workload and a number of peers, as `mnist-cnn-4`",
-            ),
-            (self.evaluations > 0, "evaluations", "at least 1"),
-            (self.simulation.samples > 0, "simulation.samples", "at least 1"),
-            (!self.simulation.step_time.is_zero(), "simulation.step_time", "longer than 0s"),
-            ((0.0..=1.0).contains(&self.share), "share", "0 to 1"),
-            (steps, "workload.steps", "positive"),
-            (self.workload.iter().all(|work| self.is_fairly_tuned(work)), "trials", unequal),
-            (
-                self.tuning.as_ref().is_none_or(|tuning| !self.seeds.contains(&tuning.seed)),
-                "tuning.seed",
-                "no seed of the comparison",
-            ),
-            (self.runs() <= RUNS_MAX, "seeds", "few enough: at most 20000 runs in all"),
-        ];
-        let links = self.condition.iter().flat_map(|c| &c.link).flat_map(LinkModel::rules);
-        check(rules.into_iter().chain(self.rules_of_conditions()).chain(links))
-    }
-
-    /// Whether every variant has as many trials of the workload, and some exactly if there is a rule.
-    fn is_fairly_tuned(&self, work: &Work) -> bool {
-        let trials = self.trials(work);
-        self.variant.iter().all(|way| work.trials_of(way).len() == trials)
-            && self.tuning.is_some() == (trials > 0)
-    }
-
     /// Trials of each variant of a workload.
     #[must_use]
     pub fn trials(&self, work: &Work) -> usize {
         self.variant.first().map_or(0, |way| work.trials_of(way).len())
-    }
-
-    /// What is legal of conditions: whether it holds, the key, and what it must be.
-    fn rules_of_conditions(&self) -> [Rule; 7] {
-        let of_conditions = |legal: fn(&Condition) -> bool| self.condition.iter().all(legal);
-        let all = |names: fn(&Condition) -> &Vec<String>| self.condition.iter().flat_map(names);
-        [
-            (
-                of_conditions(|c| c.slow.is_none_or(|s| (1.0..=20.0).contains(&s.factor))),
-                "condition.slow.factor",
-                "1 to 20",
-            ),
-            (
-                of_conditions(|c| c.racks != 1 && (c.racks == 0 || c.link.is_some())),
-                "condition.racks",
-                "0 or 2 and more, with a link",
-            ),
-            (of_conditions(|c| c.speed.is_legal()), "condition.speed", "a legal distribution"),
-            (
-                of_conditions(|c| c.churn.is_none_or(|c| c.waves > 0 && c.percent < 100)),
-                "condition.churn",
-                "one wave or more of less than all peers",
-            ),
-            (
-                of_conditions(|c| (0.0..100.0).contains(&c.samples_within_percent)),
-                "condition.samples_within_percent",
-                "0 to 100",
-            ),
-            (
-                all(|c| &c.workloads)
-                    .all(|name| self.workload.iter().any(|work| &work.name == name)),
-                "condition.workloads",
-                "names of workloads",
-            ),
-            (
-                all(|c| &c.without).all(|name| self.variant.iter().any(|way| &way.name == name)),
-                "condition.without",
-                "names of variants",
-            ),
-        ]
     }
 
     /// Every workload with every number of peers.
@@ -482,8 +359,6 @@ pub fn place(work: &Work, peers: usize) -> String {
 }
 
 /// What a name may be.
-const NAMES: &str = "unique, of letters, digits, `.` and `-`";
-
 #[cfg(test)]
 mod tests {
     use super::*;

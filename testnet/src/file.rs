@@ -47,6 +47,16 @@ pub fn text(path: &Path) -> Result<String, ReadError> {
         .map_err(|source| ReadError::File { path: path.to_owned(), source })
 }
 
+/// Writes a file that is whole whenever it is there, beside an older one until then.
+///
+/// # Errors
+/// Whatever the system says.
+pub fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let part = path.with_extension("part");
+    std::fs::write(&part, text)?;
+    std::fs::rename(&part, path)
+}
+
 /// Whether a value is legal, its key, and what it must be.
 pub(crate) type Rule = (bool, &'static str, &'static str);
 

@@ -215,7 +215,6 @@ impl Scenario {
     /// # Errors
     /// [`ReadError`] names the first key out of range.
     pub fn check(&self) -> Result<(), ReadError> {
-        let probability = |p: f64| (0.0..=1.0).contains(&p);
         let index = |peer: u32| peer < self.peers;
         let named = self.script.iter().all(|scripted| scripted.fault.peers().all(index));
         let legal = self.script.iter().all(|scripted| scripted.fault.is_legal());
@@ -230,7 +229,11 @@ impl Scenario {
             (self.rounds_per_commit >= 1, "rounds_per_commit", "at least 1"),
             (!self.round_time.is_zero(), "round_time", "longer than 0s"),
             (!self.redial.is_zero(), "redial", "longer than 0s"),
-            (probability(self.faults.restart), "faults.restart", "0 to 1"),
+            (
+                self.faults.are_legal(),
+                "faults",
+                "0 to 1000 a minute, with probabilities from 0 to 1",
+            ),
             (named, "script", "about peers that exist"),
             (legal, "script", "within the ranges of its entries"),
             (start, "script", "such that a peer is there at the start"),

@@ -130,10 +130,11 @@ fn the_experiment_files_can_be_read() {
             continue;
         }
         Experiment::read(&path, Some(Path::new("data")))
+            .and_then(|experiment| experiment.check_for_processes())
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         read += 1;
     }
-    assert!(read >= 2);
+    assert!(read >= 12, "{read}");
 }
 
 #[test]
@@ -166,6 +167,35 @@ fn a_fair_comparison_is_reported_and_not_run_twice() {
     assert_eq!(code, Some(0), "{text}");
     assert!(!text.contains("seed 2: "), "nothing is left to run: {text}");
     assert!(bench.report().contains("Fair: "), "{}", bench.report());
+    // Peers of other machines are another condition.
+    let text = std::fs::read_to_string(&experiment).expect("the experiment");
+    let shared = text.replacen("peers = [2]", "peers = [2]\nshare = 0.3", 1);
+    std::fs::write(&experiment, shared).expect("a file");
+    let (code, text) = bench.compare_with(&experiment, &["--changed"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("another workload or condition"), "{text}");
+}
+
+#[test]
+fn runs_of_another_program_are_not_gone_on_with_unless_that_is_wanted() {
+    let bench = Bench::new();
+    let experiment = bench.experiment("good", "[1]");
+    bench.compare(&experiment);
+    let path = bench.path("out/digits-2-undisturbed/experiment.json");
+    let text = std::fs::read_to_string(&path).expect("a record");
+    let mut record: serde_json::Value = serde_json::from_str(&text).expect("a record");
+    for run in record["runs"].as_array_mut().expect("runs") {
+        run["made_by"]["program"] = "0123456789abcdef".into();
+    }
+    std::fs::write(&path, record.to_string()).expect("a file");
+    let (code, text) = bench.compare(&experiment);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("dnode 0123456789abcdef; this is"), "{text}");
+    // A report of what is there mixes nothing.
+    for more in ["--report-only", "--mixed"] {
+        let (code, text) = bench.compare_with(&experiment, &[more]);
+        assert_eq!(code, Some(0), "{more}: {text}");
+    }
 }
 
 #[test]
@@ -332,6 +362,13 @@ fn an_variant_that_trains_on_more_samples_is_found() {
         ),
         "{report}"
     );
+}
+
+#[test]
+fn a_variant_that_trains_with_other_settings_is_found() {
+    let report = finding("other");
+    let found = "gossip seed 1: run.batch is 16, but 32 in variant sync";
+    assert!(report.contains(found), "{report}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ steps=100
 loss=0.25
 count=360
 weights=cafe
+batch=32
 parameters=
 echo "$@"
 while [ $# -gt 0 ]; do
@@ -48,10 +49,11 @@ mv "$directory/address.new" "$directory/address"
 [ "$mode" = ahead ] && weights=f00d$index
 weights=",\"weights\":\"$weights\""
 [ "$mode" = mute ] && weights=
-line start 0 ",\"unix_s\":1700000000.25,\"peer\":\"12D3Fake$index\",\"run\":\"feed\",\"incarnation\":1,\"parameters\":2410$weights,\"config\":{\"run\":{\"steps\":$steps,\"batch\":32,\"seed\":${seed:-1}},\"model\":{\"kind\":\"mlp\",\"hidden\":[8]},\"data\":{\"kind\":\"digits\",\"shard\":$index}}"
+[ "$mode" = other ] && batch=16
+line start 0 ",\"unix_s\":1700000000.25,\"peer\":\"12D3Fake$index\",\"run\":\"feed\",\"incarnation\":1,\"parameters\":2410$weights,\"config\":{\"run\":{\"steps\":$steps,\"batch\":$batch,\"seed\":${seed:-1}},\"model\":{\"kind\":\"mlp\",\"hidden\":[8]},\"data\":{\"kind\":\"digits\",\"shard\":$index}}"
 
 case "$mode" in
-good | ahead | mute) # `ahead` began with other weights, `mute` does not say with which
+good | ahead | mute | other) # `ahead` began with other weights, `mute` does not say with which, `other` has another batch
     for step in 25 50 75 100; do train $step; done
     finish "steps done"
     ;;

@@ -107,7 +107,7 @@ async fn all_peers_start_one_through_the_other_and_end() {
 #[tokio::test]
 async fn on_an_emulated_network_each_peer_has_a_machine_of_its_own() {
     let mut bench = Bench::new("good", 3);
-    bench.workload.wan = Some("file".into());
+    bench.workload.emulated = true;
     let network = |line: &str| Plan { setup: vec![line.parse().unwrap()], ..Plan::default() };
     bench.wan = Some(network("link 0 3 delay_ms=1"));
     let (_ask, stop) = Stop::channel();

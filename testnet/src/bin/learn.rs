@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use dnode_testnet::experiment::Experiment;
+use dnode_testnet::file::{ReadError, write_whole};
 use dnode_testnet::learn::{
     LearnError, Outcome, SimulatedCase, SimulatedVariant, frontier, gaps, run, table,
 };
@@ -53,7 +54,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "learn: {error}");
-            ExitCode::FAILURE
+            // As of every other command: who wrote the file is at fault.
+            if matches!(error, LearnError::Read(_)) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -66,6 +68,14 @@ fn learn(arguments: &Arguments) -> Result<(), LearnError> {
     }
     if !arguments.seed.is_empty() {
         experiment.seeds.clone_from(&arguments.seed);
+        experiment.seeds.sort_unstable();
+        experiment.seeds.dedup();
+    }
+    let names: Vec<&str> = experiment.variant.iter().map(|way| way.name.as_str()).collect();
+    if let Some(name) = arguments.variant.iter().find(|name| !names.contains(&name.as_str())) {
+        let known = names.join(", ");
+        let text = format!("--variant {name}: the experiment has no such one; it has {known}");
+        return Err(ReadError::Setting(text).into());
     }
     let cases = SimulatedCase::all(&experiment, data)?;
     let several = cases.len() > 1;
@@ -149,10 +159,7 @@ fn fresh(
         Outcome { digest: Outcome::digest_of(case, variant), ..run(case, variant, seed)? };
     let text = serde_json::to_string_pretty(&outcome);
     let text = text.map_err(|error| file("write", path, error.into()))?;
-    // A file that is there is whole.
-    let part = path.with_extension("part");
-    fs::write(&part, text).map_err(|reason| file("write", &part, reason))?;
-    fs::rename(&part, path).map_err(|reason| file("rename", &part, reason))?;
+    write_whole(path, &text).map_err(|reason| file("write", path, reason))?;
     let _ = writeln!(
         io::stderr(),
         "{} seed {seed}: loss {:.4}, worst peer {:.4}, {:.1} s of virtual time; {:.0} s",

@@ -1,12 +1,10 @@
 //! One workload with one number of peers under one condition: the plan of a `run`, in a folder of
 //! its own.
 
-use std::path::{Path, PathBuf};
-
 use dnode_netem::command::{Change, Lines, Who};
 use dnode_netem::{Command, Plan};
 
-use crate::experiment::{Churn, Condition, Experiment, Kind, Way, Work, place};
+use crate::experiment::{Churn, Condition, Experiment, Kind, TUNING, Way, Work, place};
 use crate::local::{Baseline, Kill, KillAt, LocalExperiment, Program, Variant, Workload};
 use crate::scenario::Scenario;
 use crate::scenario::link::LinkModel;
@@ -15,8 +13,6 @@ use crate::scenario::link::LinkModel;
 const PROGRESS_LINES: u64 = 50;
 /// The same where peers are killed: what a killed one does after its last line is not counted.
 const PROGRESS_LINES_OF_KILLED: u64 = 200;
-/// Name of the condition under which variants are tuned.
-pub const TUNING: &str = "tuning";
 /// Checkpoints of a peer that are kept to be measured: all.
 const CHECKPOINTS_KEPT: u64 = 1_000_000;
 
@@ -59,8 +55,6 @@ pub struct Choice {
 pub struct Maker<'a> {
     /// The comparison.
     pub plan: &'a Experiment,
-    /// Its file, which the records name.
-    pub file: &'a Path,
     /// Cores of the machine.
     pub cores: usize,
 }
@@ -106,7 +100,7 @@ impl Maker<'_> {
                 named.map(|named| self.variant(way, (work, peers), condition, named))
             });
             let experiment = LocalExperiment {
-                workload: self.workload(work, condition),
+                workload: self.workload((work, peers), condition),
                 variants: ways.collect(),
                 seeds: seeds.clone(),
             };
@@ -124,15 +118,19 @@ impl Maker<'_> {
         cases
     }
 
-    fn workload(&self, work: &Work, condition: &Condition) -> Workload {
+    fn workload(&self, (work, peers): (&Work, usize), condition: &Condition) -> Workload {
         let own = work.settings.iter().chain(&condition.settings).cloned();
         let local =
             ["local_steps", "mix_every"].map(|key| format!("gossip.{key}={}", work.local_steps));
         let length = self.length(work, work.steps, condition);
+        let Condition { link, slow, .. } = condition;
+        let share = self.plan.share(peers, self.cores);
+        let machines = format!("link {link:?}, slow {slow:?}, {share:.4} cores");
         Workload {
             config: None,
             settings: local.into_iter().chain(own).chain(length).collect(),
-            wan: condition.link.as_ref().map(|_| PathBuf::from(self.file)),
+            emulated: condition.link.is_some(),
+            machines,
             rack: condition.racks,
         }
     }
@@ -292,7 +290,7 @@ mod tests {
     #[test]
     fn every_variant_has_the_same_samples_and_its_best_trial() {
         let plan = Experiment::parse(PLAN).unwrap();
-        let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
+        let maker = Maker { plan: &plan, cores: 2 };
         let tuning = maker.tuning();
         let names: Vec<&str> = tuning.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names, ["digits-4-tuning", "digits-8-tuning"]);
@@ -318,7 +316,7 @@ mod tests {
     fn variants_are_left_out_of_a_condition_and_nowhere_else() {
         let text = PLAN.replace("name = \"hard\"", "name = \"hard\"\nwithout = [\"single\"]");
         let plan = Experiment::parse(&text).unwrap();
-        let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
+        let maker = Maker { plan: &plan, cores: 2 };
         let variants = |case: &Case| case.experiment.variants.len();
         assert_eq!(maker.compared(&[]).iter().map(variants).collect::<Vec<_>>(), [1, 1]);
         assert_eq!(maker.tuning().iter().map(variants).collect::<Vec<_>>(), [4, 4]);
@@ -329,7 +327,7 @@ mod tests {
     fn racks_are_machines_and_each_pair_of_them_has_a_line() {
         let racks = "name = \"hard\"\nracks = 2\nlink = { bandwidth = 1e8, delay = \"5ms\" }";
         let plan = Experiment::parse(&PLAN.replace("name = \"hard\"", racks)).unwrap();
-        let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
+        let maker = Maker { plan: &plan, cores: 2 };
         let network = maker.compared(&[])[0].network.clone().unwrap();
         // Two machines of two peers, and one for a server.
         assert_eq!(network.nodes, 3);
@@ -361,7 +359,7 @@ mod tests {
     #[test]
     fn waves_kill_different_peers_and_the_last_peer_is_slow() {
         let plan = Experiment::parse(PLAN).unwrap();
-        let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
+        let maker = Maker { plan: &plan, cores: 2 };
         let cases = maker.compared(&[]);
         let variant = |index: usize| &cases[1].experiment.variants[index];
         let kills: Vec<String> = variant(0).kills.iter().map(ToString::to_string).collect();

@@ -46,6 +46,8 @@ pub struct Findings<'a> {
     pub changes: Option<Vec<Change>>,
     /// Cores of the machine.
     pub cores: usize,
+    /// Why nothing holds peers to their shares of these, if nothing does.
+    pub unlimited: Option<&'a str>,
 }
 
 /// The report.
@@ -187,6 +189,9 @@ fn result(findings: &Findings<'_>, case: &CaseSummary) -> Vec<Block> {
             " **{} peers shared {there} cores, so times are not those of machines of their own.**",
             case.case.peers
         );
+    }
+    if let Some(why) = findings.unlimited {
+        let _ = write!(text, " **Nothing held peers to these shares: {why}.**");
     }
     blocks.push(Block::Text(text));
     let (quality, cost) = tables(case, &findings.plan.reference);

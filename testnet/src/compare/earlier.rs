@@ -1,10 +1,13 @@
-//! Runs of an earlier plan with which a changed one goes on: a plan may get more trials, variants and seeds.
+//! What is there of a comparison already, and goes on: its plan may get more trials, variants and seeds.
 
 use std::path::{Path, PathBuf};
 
-use crate::local::LocalExperiment;
+use super::case::Case;
+use super::queue::{QueueError, Setup};
 use crate::local::variant_run::VariantRun;
-use crate::report::Record;
+use crate::local::{Baseline, LocalExperiment, Program};
+use crate::report::record::RECORD_FILE;
+use crate::report::{Machine, MadeBy, Record};
 
 /// Runs in a folder that are not of the plan.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,92 @@ pub enum OtherPlan {
         /// The seed.
         seed: u64,
     },
+}
+
+/// What came of a case.
+#[derive(Clone, Debug)]
+pub struct CaseState {
+    /// Name of the case.
+    pub case: String,
+    /// Its record, as written.
+    pub record: Record,
+    /// Why it was not run, if it cannot be run here.
+    pub skipped: Option<String>,
+    /// Variants that cannot be run here, and why.
+    pub variants_skipped: Vec<(String, String)>,
+}
+
+/// What is there of the cases already.
+///
+/// # Errors
+/// [`QueueError`]: a record cannot be read, or belongs to something else.
+pub fn found(cases: &[Case], setup: &Setup) -> Result<Vec<CaseState>, QueueError> {
+    let lacks = Baseline::ALL.map(|baseline| {
+        let used = cases.iter().flat_map(|case| &case.experiment.variants);
+        let used = used.into_iter().any(|variant| variant.program == Program::Baseline(baseline));
+        (Program::Baseline(baseline), if used { setup.python.lacks(baseline) } else { None })
+    });
+    let states = cases.iter().map(|case| {
+        let mut state = state(case, setup)?;
+        for variant in &case.experiment.variants {
+            let why = lacks.iter().find(|(program, _)| *program == variant.program);
+            if let Some((_, Some(why))) = why {
+                state.variants_skipped.push((variant.name.clone(), why.clone()));
+            }
+        }
+        Ok(state)
+    });
+    states.collect()
+}
+
+/// What is there of a case already.
+fn state(case: &Case, setup: &Setup) -> Result<CaseState, QueueError> {
+    let folder = setup.folder.join(&case.name);
+    let machine = setup.made_by.machine.clone();
+    let mut record = Record {
+        command: setup.command.clone(),
+        begun: setup.begun.clone(),
+        machine,
+        experiment: case.experiment.clone(),
+        runs: Vec::new(),
+        failure: None,
+    };
+    if folder.join(RECORD_FILE).exists() {
+        let found = Record::load(&folder)?;
+        record.failure.clone_from(&found.failure);
+        if !found.runs.is_empty() {
+            (record.begun, record.machine) = (found.begun.clone(), found.machine.clone());
+        }
+        record.runs = kept(found, &case.experiment, setup.changed, &folder)?;
+    }
+    let (case, skipped) = (case.name.clone(), skipped(case, setup));
+    Ok(CaseState { case, record, skipped, variants_skipped: Vec::new() })
+}
+
+/// Refuses to go on with runs that another machine, commit or program has made, unless that is wanted.
+pub(super) fn same_maker(state: &CaseState, setup: &Setup) -> Result<(), QueueError> {
+    // The kernel and the memory may be others after a restart.
+    let name = |MadeBy { machine: Machine { cpu, cores, commit, .. }, program }: &MadeBy| {
+        format!("{cores} cores of {cpu}, commit {commit}, dnode {program}")
+    };
+    let own = name(&setup.made_by);
+    let makers = state.record.runs.iter().filter_map(|run| run.made_by.as_ref()).map(name);
+    match makers.into_iter().find(|found| *found != own) {
+        Some(found) if !setup.mixed => {
+            let folder = setup.folder.join(&state.case);
+            Err(QueueError::OtherMaker { folder, found, own })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Why a case cannot be run here.
+fn skipped(case: &Case, setup: &Setup) -> Option<String> {
+    let error = setup.quotas.as_ref().err()?;
+    case.condition
+        .slow
+        .is_some()
+        .then(|| format!("a slow peer needs a limit that is not there: {error}"))
 }
 
 /// The runs of `found` that are of the plan, too.

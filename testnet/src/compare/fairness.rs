@@ -46,6 +46,33 @@ const COMMON: [(&str, &str); 23] = [
     ("optimizer", "clip_norm"),
     ("optimizer", "accumulate"),
 ];
+/// The same, of those that say it: programs of others know no such settings, and what is not set is not said.
+const COMMON_WHERE_SAID: [(&str, &str); 24] = [
+    ("model", "key_value_heads"),
+    ("model", "inner"),
+    ("model", "vocabulary"),
+    ("model", "tied"),
+    ("model", "norm_epsilon"),
+    ("model", "rotary_base"),
+    ("model", "rotary_factor"),
+    ("model", "init"),
+    ("model", "weights"),
+    ("model", "lora_rank"),
+    ("model", "lora_alpha"),
+    ("model", "lora_targets"),
+    ("data", "tokenizer"),
+    ("data", "vocabulary"),
+    ("data", "pixel_mean"),
+    ("data", "pixel_deviation"),
+    ("optimizer", "nesterov"),
+    ("optimizer", "epsilon"),
+    ("optimizer", "decay_fraction"),
+    ("optimizer", "label_smoothing"),
+    ("optimizer", "z_loss"),
+    ("optimizer", "moments"),
+    ("run", "stop_on_divergence"),
+    ("node", "precision"),
+];
 
 /// Something that makes a comparison unfair.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +95,7 @@ pub fn check(summary: &CaseSummary) -> Vec<Unfair> {
     let mut found = Vec::new();
     let case = &summary.case;
     let mut common: BTreeMap<u64, (String, Vec<Value>)> = BTreeMap::new();
-    let mut weights = BTreeMap::new();
+    let (mut weights, mut counts) = (BTreeMap::new(), BTreeMap::new());
     for result in &summary.results.runs {
         let run = format!("{} {} seed {}", case.name, result.variant.name, result.run.seed);
         let mut say = |what: String| found.push(Unfair { run: run.clone(), what });
@@ -77,12 +104,16 @@ pub fn check(summary: &CaseSummary) -> Vec<Unfair> {
         measures(result, &mut say);
         times(result, &mut say);
         begins(result, &mut weights, &mut say);
+        held_out(result, &mut counts, &mut say);
         for own in result.peers.iter().filter_map(common_keys) {
             let first = || (result.variant.name.clone(), own.clone());
             let (first, wanted) = common.entry(result.run.seed).or_insert_with(first);
-            let both = own.iter().zip(wanted.iter());
-            for ((section, key), (own, wanted)) in COMMON.iter().zip(both) {
-                if !same(own, wanted) {
+            let keys = COMMON.iter().map(|key| (key, true));
+            let keys = keys.chain(COMMON_WHERE_SAID.iter().map(|key| (key, false)));
+            for (((section, key), always), (own, wanted)) in keys.zip(own.iter().zip(wanted.iter()))
+            {
+                let said = !own.is_null() && !wanted.is_null();
+                if (always || said) && !same(own, wanted) {
                     say(format!("{section}.{key} is {own}, but {wanted} in variant {first}"));
                 }
             }
@@ -90,6 +121,22 @@ pub fn check(summary: &CaseSummary) -> Vec<Unfair> {
     }
     found.sort();
     found
+}
+
+/// Measured on as many held-out samples, or tokens, as every other variant with its seed.
+fn held_out(
+    result: &RunResult,
+    counts: &mut BTreeMap<u64, (String, u64)>,
+    say: &mut impl FnMut(String),
+) {
+    let Some(count) = result.judged.as_ref().and_then(|judged| Some(judged.mean?.count)) else {
+        return;
+    };
+    let first = || (result.variant.name.clone(), count);
+    let (first, wanted) = counts.entry(result.run.seed).or_insert_with(first);
+    if count != *wanted {
+        say(format!("was measured on {count} samples, but on {wanted} in variant {first}"));
+    }
 }
 
 /// The same samples as every other variant.
@@ -237,7 +284,8 @@ fn same(own: &Value, wanted: &Value) -> bool {
 fn common_keys(peer: &PeerResult) -> Option<Vec<Value>> {
     let config = settings(peer)?;
     let value = |(section, key): &(&str, &str)| config.get(section)?.get(key).cloned();
-    Some(COMMON.iter().map(|place| value(place).unwrap_or(Value::Null)).collect())
+    let keys = COMMON.iter().chain(&COMMON_WHERE_SAID);
+    Some(keys.map(|place| value(place).unwrap_or(Value::Null)).collect())
 }
 
 #[cfg(test)]

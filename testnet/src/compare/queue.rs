@@ -14,19 +14,19 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::case::Case;
-use super::earlier::{self, OtherPlan};
+use super::earlier::{CaseState, OtherPlan, found, same_maker};
 use super::eta::{Eta, bar};
 use super::judge;
+use crate::experiment::TUNING;
 use crate::local::baseline::INITIAL_FILE;
 use crate::local::progress::Done;
 use crate::local::variant;
 use crate::local::variant_run::{VariantRun, in_short};
-use crate::local::{
-    Baseline, Program, Progress, Python, Quotas, RunError, Stop, Variant, VariantPlan,
-};
+use crate::local::{Program, Progress, Python, Quotas, RunError, Stop, Variant, VariantPlan};
 use crate::parameter_server;
-use crate::report::record::{self, RECORD_FILE, RecordError};
-use crate::report::{Machine, MadeBy, Record};
+use crate::report::MadeBy;
+use crate::report::judged::Judged;
+use crate::report::record::{self, RecordError};
 
 /// Time between two showings of the bar on a terminal.
 const REDRAW: Duration = Duration::from_millis(500);
@@ -75,12 +75,12 @@ pub enum QueueError {
     /// The folder has runs that are not of this plan.
     #[error(transparent)]
     OtherPlan(#[from] OtherPlan),
-    /// The folder has runs of another machine or commit.
+    /// The folder has runs of another machine, commit or program.
     #[error(
-        "{} has runs of another machine or commit ({found}; this is {own}); --mixed allows that",
+        "{} has runs of another machine, commit or program ({found}; this is {own}); --mixed allows that",
         folder.display()
     )]
-    OtherMachine {
+    OtherMaker {
         /// The folder.
         folder: PathBuf,
         /// What made the runs that are there.
@@ -99,17 +99,6 @@ pub enum QueueError {
     /// Somebody asked to stop.
     #[error("stopped on request; the same command goes on from here")]
     Interrupted,
-}
-
-/// What came of a case.
-#[derive(Clone, Debug)]
-pub struct CaseState {
-    /// Its record, as written.
-    pub record: Record,
-    /// Why it was not run, if it cannot be run here.
-    pub skipped: Option<String>,
-    /// Variants that cannot be run here, and why.
-    pub variants_skipped: Vec<(String, String)>,
 }
 
 struct Job {
@@ -137,69 +126,16 @@ pub async fn run(
     stop: &Stop,
     out: &mut dyn Write,
 ) -> Result<Vec<CaseState>, QueueError> {
-    let mut queue = Queue::new(cases, setup, found(cases, setup)?);
+    let mut states = found(cases, setup)?;
+    for state in &mut states {
+        same_maker(state, setup)?;
+        // What failed before is run again.
+        state.record.failure = None;
+    }
+    let mut queue = Queue::new(cases, setup, states);
     let local = LocalSet::new();
     let outcome = local.run_until(queue.work(stop, out)).await;
     outcome.map(|()| queue.states)
-}
-
-/// What is there of the cases already.
-///
-/// # Errors
-/// [`QueueError`]: a record cannot be read, or belongs to something else.
-pub fn found(cases: &[Case], setup: &Setup) -> Result<Vec<CaseState>, QueueError> {
-    let lacks = Baseline::ALL.map(|baseline| {
-        let used = cases.iter().flat_map(|case| &case.experiment.variants);
-        let used = used.into_iter().any(|variant| variant.program == Program::Baseline(baseline));
-        (Program::Baseline(baseline), if used { setup.python.lacks(baseline) } else { None })
-    });
-    let states = cases.iter().map(|case| {
-        let mut state = state(case, setup)?;
-        for variant in &case.experiment.variants {
-            let why = lacks.iter().find(|(program, _)| *program == variant.program);
-            if let Some((_, Some(why))) = why {
-                state.variants_skipped.push((variant.name.clone(), why.clone()));
-            }
-        }
-        Ok(state)
-    });
-    states.collect()
-}
-
-/// What is there of a case already.
-fn state(case: &Case, setup: &Setup) -> Result<CaseState, QueueError> {
-    let folder = setup.folder.join(&case.name);
-    let machine = setup.made_by.machine.clone();
-    let mut record = Record {
-        command: setup.command.clone(),
-        begun: setup.begun.clone(),
-        machine,
-        experiment: case.experiment.clone(),
-        runs: Vec::new(),
-        failure: None,
-    };
-    if folder.join(RECORD_FILE).exists() {
-        let found = Record::load(&folder)?;
-        if found.machine != record.machine && !setup.mixed && !found.runs.is_empty() {
-            let name = |m: &Machine| format!("{} cores of {}, commit {}", m.cores, m.cpu, m.commit);
-            let (found, own) = (name(&found.machine), name(&record.machine));
-            return Err(QueueError::OtherMachine { folder, found, own });
-        }
-        if !found.runs.is_empty() {
-            (record.begun, record.machine) = (found.begun.clone(), found.machine.clone());
-        }
-        record.runs = earlier::kept(found, &case.experiment, setup.changed, &folder)?;
-    }
-    Ok(CaseState { record, skipped: skipped(case, setup), variants_skipped: Vec::new() })
-}
-
-/// Why a case cannot be run here.
-fn skipped(case: &Case, setup: &Setup) -> Option<String> {
-    let error = setup.quotas.as_ref().err()?;
-    case.condition
-        .slow
-        .is_some()
-        .then(|| format!("a slow peer needs a limit that is not there: {error}"))
 }
 
 struct Queue<'a> {
@@ -313,11 +249,15 @@ impl<'a> Queue<'a> {
     }
 
     /// Measures what a run has left, unless it failed.
-    fn measure(&self, job: &Job, run: VariantRun) -> Result<VariantRun, RunError> {
+    fn measure(&self, job: &Job, mut run: VariantRun) -> Result<VariantRun, RunError> {
         if run.failure.is_none() {
             let folder = self.setup.folder.join(&self.cases[job.case].name);
             let folder = record::run_folder(&folder, &run.variant, run.seed);
-            judged(&folder, job.variant.peers, self.setup.keep)?;
+            let judged = judged(&folder, job.variant.peers, self.setup.keep)?;
+            let mut losses = judged.peers.iter().flatten().map(|peer| peer.loss);
+            if losses.any(|loss| !loss.is_finite()) {
+                run.failure = Some("its loss is not a number".to_owned());
+            }
         }
         Ok(run)
     }
@@ -448,14 +388,18 @@ async fn one(
 }
 
 /// Whether the failure says something about the variant: its peers die, or the time runs out, where the
-/// condition disturbs them.
+/// condition disturbs them; or a trial's rate is too high to train with.
 fn is_result(case: &Case, error: &RunError) -> bool {
     let churn = case.condition.churn.is_some();
     let network = case.condition.link.is_some();
+    let trial = case.condition.name == TUNING;
     match error {
-        RunError::Exited { .. } | RunError::Early { .. } | RunError::KillMissed { .. } => churn,
+        // A program that does not even begin is wrong, whatever becomes of its peers.
+        RunError::Exited { trained, .. } => *trained && (churn || trial),
+        RunError::Early { .. } => churn,
         RunError::Deadline { .. } => churn || network,
-        RunError::Start { .. }
+        RunError::KillMissed { .. }
+        | RunError::Start { .. }
         | RunError::Address { .. }
         | RunError::Metrics(_)
         | RunError::Network(_)
@@ -465,7 +409,7 @@ fn is_result(case: &Case, error: &RunError) -> bool {
 }
 
 /// Measures the parameters of a run, keeps the numbers, and lets the parameters go.
-fn judged(directory: &Path, peers: usize, keep: bool) -> Result<(), RunError> {
+fn judged(directory: &Path, peers: usize, keep: bool) -> Result<Judged, RunError> {
     let peers: Result<Vec<_>, _> =
         (0..peers).map(|index| record::read_peer(directory, index)).collect();
     let judged = judge::judge(&peers?);
@@ -474,7 +418,7 @@ fn judged(directory: &Path, peers: usize, keep: bool) -> Result<(), RunError> {
     if !keep {
         remove_checkpoints(directory)?;
     }
-    Ok(())
+    Ok(judged)
 }
 
 fn remove_checkpoints(directory: &Path) -> io::Result<()> {

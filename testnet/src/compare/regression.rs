@@ -8,6 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::summary::{CaseSummary, RunSummary, VariantSummary};
+use crate::file::write_whole;
 use crate::report::Machine;
 use crate::report::stats::MeanSd;
 
@@ -182,7 +183,7 @@ impl SavedNumbers {
         let path = folder.join(NUMBERS_FILE);
         let format = |source| RegressionError::Format { path: path.clone(), source };
         let text = serde_json::to_string_pretty(self).map_err(format)?;
-        std::fs::write(&path, text + "\n").map_err(|source| RegressionError::File { path, source })
+        write_whole(&path, &(text + "\n")).map_err(|source| RegressionError::File { path, source })
     }
 
     /// Reads those of a comparison, from its folder or from a file.

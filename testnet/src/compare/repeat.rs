@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn shared_and_own_options_are_the_command_and_name_no_folder_of_the_data() {
         let plan = Experiment::parse(PLAN).unwrap();
-        let maker = Maker { plan: &plan, file: Path::new("x.toml"), cores: 2 };
+        let maker = Maker { plan: &plan, cores: 2 };
         let case = &maker.compared(&[])[0];
         let blocks = commands(case, Some(Path::new("/there/it/is")));
         let [_, _, Block::Code(shared), Block::Table(table)] = &blocks[..] else {

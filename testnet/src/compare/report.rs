@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::case::{Case, Choice, trial_name};
 use super::content::{self, Findings};
+use super::earlier::CaseState;
 use super::fairness::{self, Unfair};
 use super::html;
-use super::queue::CaseState;
 use super::summary::{CaseSummary, speed_alone};
 use crate::experiment::{Experiment, Work};
 use crate::report::document::{Block, markdown};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::case::Case;
 use super::curve::{Curve, CurvePoint, Goal};
-use super::queue::CaseState;
+use super::earlier::CaseState;
 use crate::experiment::Experiment;
 use crate::local::Variant;
 use crate::local::experiment::NO_GOSSIP;

@@ -61,18 +61,24 @@ fn sentence(variant: &VariantSummary, base: &VariantSummary, goal: &str) -> Stri
     }
     let mut text = format!("`{name}` ");
     let seconds = |run: &RunSummary| run.target.map(|point| point.seconds);
-    let ratios = variant.paired(base, |run, twin| Some(seconds(twin)? / seconds(run)?));
+    let mut ratios = variant.paired(base, |run, twin| Some(seconds(twin)? / seconds(run)?));
     let reached = variant.runs.iter().filter(|run| run.target.is_some()).count();
+    let compared = ratios.len();
     if reached == 0 {
         let _ = write!(text, "never came {goal}");
-    } else if let Some(ratio) = MeanSd::of(ratios) {
-        let of = if reached < variant.runs.len() {
-            format!(" in {reached} of {} seeds", variant.runs.len())
+    } else if let Some(ratio) = MeanSd::of(ratios.iter().copied()) {
+        let of = if compared < variant.runs.len() {
+            format!(" in {compared} of {} seeds", variant.runs.len())
         } else {
             String::new()
         };
         let how = times(ratio.mean, "sooner", "later", "as soon");
-        let spread = ratio.sd.map_or_else(String::new, |sd| format!(" (± {sd:.1})"));
+        // The spread is that of the number that is told.
+        if ratio.mean < 1.0 {
+            ratios.iter_mut().for_each(|ratio| *ratio = ratio.recip());
+        }
+        let told = MeanSd::of(ratios).and_then(|told| told.sd);
+        let spread = told.map_or_else(String::new, |sd| format!(" (± {sd:.1})"));
         let _ = write!(text, "came {goal} {how}{spread}{of}");
     } else {
         let _ = write!(text, "came {goal}");

@@ -33,9 +33,13 @@ pub struct Workload {
     pub config: Option<PathBuf>,
     /// Settings `section.key=value` handed to every peer, weaker than those of a variant.
     pub settings: Vec<String>,
-    /// Scenario file of the link emulator, when the peers are not on loopback.
+    /// Whether the peers are on machines of the link emulator, and not on loopback.
     #[serde(default)]
-    pub wan: Option<PathBuf>,
+    pub emulated: bool,
+    /// What is known of these machines beside that: their lines, and their shares of a core. Runs on others
+    /// are no runs of the same experiment. Empty where nobody compares runs.
+    #[serde(default)]
+    pub machines: String,
     /// Peers of one machine of that emulator, one after the other; 0 is one, too.
     #[serde(default)]
     pub rack: usize,
@@ -109,9 +113,8 @@ impl Variant {
         index: usize,
         directory: &Path,
     ) -> Vec<String> {
-        let emulated = workload.wan.is_some();
         let machine = dnode_netem::address(workload.machine(index));
-        let address = if emulated { machine } else { Ipv4Addr::LOCALHOST };
+        let address = if workload.emulated { machine } else { Ipv4Addr::LOCALHOST };
         let mut settings = vec![
             format!("network.require_peers={}", self.peers - 1),
             "node.threads=1".to_owned(),
@@ -227,7 +230,8 @@ mod tests {
         let workload = Workload {
             config: Some(PathBuf::from("run.toml")),
             settings: vec!["run.steps=10".to_owned()],
-            wan: None,
+            emulated: false,
+            machines: String::new(),
             rack: 0,
         };
         let mut variant = Variant::new(ALL_REDUCE, 4);
@@ -252,7 +256,7 @@ mod tests {
         let gossip = Variant::new("pairwise", 4).arguments(&workload, 7, 2, Path::new("x"));
         assert!(!gossip.iter().any(|word| word.starts_with("gossip.world")));
         assert!(gossip.contains(&"/ip4/127.0.0.1/udp/0/quic-v1".to_owned()));
-        let wan = Workload { wan: Some(PathBuf::from("slow.toml")), ..workload };
+        let wan = Workload { emulated: true, ..workload };
         let far = Variant::new("pairwise", 4).arguments(&wan, 7, 2, Path::new("x"));
         assert!(far.contains(&"/ip4/10.77.0.3/udp/0/quic-v1".to_owned()), "{far:?}");
     }

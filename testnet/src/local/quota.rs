@@ -14,6 +14,8 @@ const PERIOD_US: u64 = 10_000;
 /// The least that the kernel grants in a period.
 const QUOTA_MIN_US: u64 = 1_000;
 
+/// How the name of a group begins.
+const PREFIX: &str = "dnode-testnet-";
 /// Groups of this process, counted so that each has a name of its own.
 static GROUPS: AtomicU64 = AtomicU64::new(0);
 
@@ -38,6 +40,7 @@ impl Quotas {
         let root = Path::new("/sys/fs/cgroup");
         let found = Self::at(root);
         let quotas = found.ok_or("no control group of the kernel limits processor time here")?;
+        quotas.sweep();
         let probe = quotas.group(1.0).map_err(|error| format!("a control group: {error}"))?;
         drop(probe);
         Ok(quotas)
@@ -63,9 +66,22 @@ impl Quotas {
         Ok(group)
     }
 
+    /// Removes groups that killed harnesses have left: whose process is gone, and theirs.
+    fn sweep(&self) {
+        for entry in std::fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+            let Some((harness, _)) = name.and_then(|name| name.split_once('-')) else { continue };
+            if !Path::new("/proc").join(harness).exists() {
+                // A group in use is busy, and stays.
+                let _ = std::fs::remove_dir(entry.path());
+            }
+        }
+    }
+
     fn group(&self, share: f64) -> io::Result<Limited> {
         let number = GROUPS.fetch_add(1, Ordering::Relaxed);
-        let path = self.root.join(format!("dnode-testnet-{}-{number}", std::process::id()));
+        let path = self.root.join(format!("{PREFIX}{}-{number}", std::process::id()));
         std::fs::create_dir(&path)?;
         let group = Limited(path);
         let (period, quota) = period(share);
@@ -109,11 +125,31 @@ mod tests {
 
     #[test]
     fn a_share_is_set_and_taken_back_where_the_kernel_can() {
-        let Ok(quotas) = Quotas::find() else { return };
-        let group = quotas.group(0.25).unwrap();
-        let path = group.0.clone();
-        assert!(path.is_dir());
-        drop(group);
+        let quotas = match Quotas::find() {
+            Ok(quotas) => quotas,
+            Err(why) => return println!("not tested: {why}"),
+        };
+        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let limited = quotas.limit(sleeper.id(), 0.25).unwrap();
+        let path = limited.0.clone();
+        let held = std::fs::read_to_string(path.join("cgroup.procs")).unwrap();
+        assert_eq!(held.trim(), sleeper.id().to_string());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        drop(limited);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn groups_of_harnesses_that_are_gone_are_swept_and_those_of_others_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let gone = root.path().join(format!("{PREFIX}{}-0", u32::MAX));
+        let own = root.path().join(format!("{PREFIX}{}-0", std::process::id()));
+        let other = root.path().join("user.slice");
+        for path in [&gone, &own, &other] {
+            std::fs::create_dir(path).unwrap();
+        }
+        Quotas { root: root.path().to_owned(), unified: true }.sweep();
+        assert_eq!([&gone, &own, &other].map(|path| path.exists()), [false, true, true]);
     }
 }

@@ -96,6 +96,8 @@ pub enum RunError {
         peer: usize,
         /// How it ended.
         status: ExitStatus,
+        /// Whether peers had trained by then.
+        trained: bool,
         /// End of its log.
         tail: String,
     },
@@ -114,7 +116,7 @@ pub enum RunError {
         peer: usize,
     },
     /// The variant took too long.
-    #[error("not finished within {} s (steps so far: {steps}); --timeout sets the limit", limit.as_secs())]
+    #[error("not finished within {} s (steps so far: {steps}); a longer timeout sets another limit", limit.as_secs())]
     Deadline {
         /// The limit.
         limit: Duration,
@@ -344,7 +346,8 @@ impl<'a> Swarm<'a> {
             && let Some(status) = server.poll_exit()?.filter(|status| !status.success())
         {
             let tail = server.log_tail();
-            return Err(RunError::Exited { peer: self.plan.variant.peers, status, tail });
+            let (peer, trained) = (self.plan.variant.peers, self.has_trained());
+            return Err(RunError::Exited { peer, status, trained, tail });
         }
         self.network.as_mut().map_or(Ok(()), Network::look)?;
         for index in 0..self.peers.len() {
@@ -388,8 +391,12 @@ impl<'a> Swarm<'a> {
         Err(if status.success() {
             RunError::Early { peer: index, tail }
         } else {
-            RunError::Exited { peer: index, status, tail }
+            RunError::Exited { peer: index, status, trained: self.has_trained(), tail }
         })
+    }
+
+    fn has_trained(&self) -> bool {
+        self.views.iter().any(|view| view.step > 0)
     }
 
     fn check_kills(&self) -> Result<(), RunError> {
@@ -425,6 +432,9 @@ impl<'a> Swarm<'a> {
             peer.slot.tell(PeerProcess::kill);
         }
         wait_all(&mut self.peers).await;
+        if let Some(server) = &mut self.server {
+            server.wait().await;
+        }
     }
 }
 

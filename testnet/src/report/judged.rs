@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::consensus::Exact;
+use crate::file::write_whole;
 use crate::metrics::{Evaluate, Log, Stamp};
 
 /// Name of the file inside the folder of a variant and seed.
@@ -79,7 +80,7 @@ impl Judged {
     /// Whatever the system says.
     pub fn save(&self, folder: &Path) -> io::Result<()> {
         let text = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
-        std::fs::write(folder.join(JUDGED_FILE), text + "\n")
+        write_whole(&folder.join(JUDGED_FILE), &(text + "\n"))
     }
 
     /// Reads it from the folder of a run; nothing if it was not measured.

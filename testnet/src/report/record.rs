@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::judged::Judged;
 use super::machine::Machine;
+use crate::file::write_whole;
 use crate::local::variant_run::VariantRun;
 use crate::local::{LocalExperiment, Variant};
 use crate::metrics::{Log, MetricsError};
@@ -72,7 +73,7 @@ impl Record {
         let path = folder.join(RECORD_FILE);
         let format = |source| RecordError::Format { path: path.clone(), source };
         let text = serde_json::to_string_pretty(self).map_err(format)?;
-        std::fs::write(&path, text + "\n").map_err(|source| RecordError::File { path, source })
+        write_whole(&path, &(text + "\n")).map_err(|source| RecordError::File { path, source })
     }
 
     /// Reads the record in `folder`.

@@ -10,6 +10,10 @@ use serde::Deserialize;
 
 use crate::file::duration;
 
+/// Faults of a kind in a minute: more are none that could be told apart, and with less none comes in a year.
+const RATE_MAX: f64 = 1000.0;
+const RATE_MIN: f64 = 1e-6;
+
 /// One thing that happens to a swarm.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
@@ -235,6 +239,15 @@ impl Default for FaultRates {
 }
 
 impl FaultRates {
+    /// Whether faults come at a rate that can be drawn, and probabilities are some.
+    pub(crate) fn are_legal(&self) -> bool {
+        let Self { crashes, leaves, pauses, cuts, restart, returns, resume, rename, .. } = *self;
+        let mut rates = [crashes, leaves, pauses, cuts].into_iter();
+        let mut probabilities = [restart, returns, resume, rename].into_iter();
+        rates.all(|rate| (0.0..=RATE_MAX).contains(&rate))
+            && probabilities.all(|share| (0.0..=1.0).contains(&share))
+    }
+
     /// Draws the faults of the first `length` of a run of `peers` peers.
     #[must_use]
     pub fn draw(&self, peers: u32, length: Duration, rng: &mut ChaCha8Rng) -> Vec<(Time, Fault)> {
@@ -289,7 +302,7 @@ pub(crate) fn exponential(mean: Duration, rng: &mut ChaCha8Rng) -> Duration {
 
 fn arrivals(per_minute: f64, length: Duration, rng: &mut ChaCha8Rng) -> Vec<Time> {
     let mut times = Vec::new();
-    if per_minute <= 0.0 {
+    if per_minute < RATE_MIN {
         return times;
     }
     let mean = Duration::from_secs(60).div_f64(per_minute);

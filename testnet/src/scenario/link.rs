@@ -42,12 +42,13 @@ impl Default for LinkModel {
 
 impl LinkModel {
     /// What is legal.
-    pub(crate) fn rules(&self) -> [Rule; 5] {
+    pub(crate) fn rules(&self) -> [Rule; 6] {
         let probability = |p: f64| (0.0..=1.0).contains(&p);
         [
             (self.spread.is_legal(), "link.spread", "a legal distribution"),
             (self.bandwidth >= 0.0, "link.bandwidth", "0 or more bits per second"),
             (self.uplink > 0.0 && self.uplink <= 1.0, "link.uplink", "more than 0, at most 1"),
+            ((0.0..=JITTER_MAX).contains(&self.jitter), "link.jitter", "0 to 10"),
             (probability(self.loss), "link.loss", "0 to 1"),
             (probability(self.duplicate), "link.duplicate", "0 to 1"),
         ]
@@ -69,6 +70,8 @@ impl LinkModel {
     }
 }
 
+/// Largest standard deviation of the logarithm of a delay: beyond it delays are those of no link.
+const JITTER_MAX: f64 = 10.0;
 /// Longest delay in medians; beyond it a message counts as lost on any real link.
 const DELAY_FACTOR_MAX: f64 = 50.0;
 

@@ -10,7 +10,7 @@ const NAMES_LEFT: [(&str, &str); 1] = [("node/network", "Event")];
 
 /// Terms of this project. A module whose first line says one sends its reader to the glossary, so
 /// it is defined there; a new term is added here.
-const TERMS: [&str; 91] = [
+const TERMS: [&str; 92] = [
     "abort",
     "adapter",
     "attacker",
@@ -62,6 +62,7 @@ const TERMS: [&str; 91] = [
     "mixing weight",
     "moments",
     "neighbour",
+    "node",
     "observer",
     "offer",
     "outer step",

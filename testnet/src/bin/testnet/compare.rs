@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use dnode_testnet::compare::queue;
 use dnode_testnet::compare::{
-    Case, CaseState, CaseSummary, Findings, Maker, QueueError, SavedNumbers, Setup, report,
+    Case, CaseState, CaseSummary, Findings, Maker, QueueError, SavedNumbers, Setup, found, report,
 };
 use dnode_testnet::experiment::Experiment;
 use dnode_testnet::local::{self, Python, Quotas, Stop};
@@ -80,7 +80,7 @@ pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
     if let Err(why) = &setup.quotas {
         say(&format!("peers are not held to shares of cores: {why}\n"));
     }
-    let maker = Maker { plan: &plan, file: &arguments.experiment, cores: setup.cores };
+    let maker = Maker { plan: &plan, cores: setup.cores };
     let mut execution = Execution { arguments, plan: &plan, setup: &setup, stopped: false };
     let compared = maker.compared(&[]);
     if let Some(unknown) = arguments.only.iter().find(|name| !is_named(&compared, name)) {
@@ -90,6 +90,13 @@ pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
         )));
     }
     let tuning = execution.cases(tuned(&compared, maker.tuning(), &arguments.only))?;
+    let mut failed_trials = tuning.iter().filter_map(|case| case.state.record.failure.as_deref());
+    if let Some(failure) = failed_trials.next().filter(|_| !arguments.report_only) {
+        // The best of the other trials would be no choice among equally many.
+        return Err(failed(format!(
+            "a trial has failed; the same command tries it again: {failure}"
+        )));
+    }
     let choices = report::choices(&plan, &tuning);
     let cases = execution.cases(only(maker.compared(&choices), &arguments.only))?;
     let numbers = SavedNumbers::of(&cases);
@@ -108,6 +115,7 @@ pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
         unfair,
         changes: numbers.zip(old).map(|(new, old)| new.against(&old, arguments.slack)),
         cores: setup.cores,
+        unlimited: setup.quotas.as_ref().err().map(String::as_str),
     };
     let page = report::write(&findings, &setup.folder).map_err(failed)?;
     say(&format!("\nReport: {}\n", page.display()));
@@ -167,7 +175,7 @@ impl Execution<'_> {
         let cases = &cases;
         let states =
             if self.arguments.report_only || self.stopped { None } else { self.run(cases)? };
-        let there = || queue::found(cases, self.setup).map_err(failed);
+        let there = || found(cases, self.setup).map_err(failed);
         let states = states.map_or_else(there, Ok)?;
         report::summaries(self.plan, cases, &states, &self.setup.folder).map_err(failed)
     }

@@ -296,6 +296,15 @@ fn experiment(arguments: &RunArgs) -> Result<LocalExperiment, String> {
         let last = peers - 1;
         return Err(format!("--kill {kill}: there are peers 0 to {last} only"));
     }
+    let kills = &arguments.kills;
+    let again = |index: usize| kills[..index].iter().any(|before| before.peer == kills[index].peer);
+    if let Some(index) = (0..kills.len()).find(|index| again(*index)) {
+        let Kill { peer, .. } = kills[index];
+        return Err(format!(
+            "--kill {}: peer {peer} is killed before and stays away",
+            kills[index]
+        ));
+    }
     let mut variants = Vec::new();
     let rules = rules(arguments);
     for rule in &rules {
@@ -391,7 +400,8 @@ fn workload(arguments: &RunArgs, rules: &[String]) -> Workload {
     Workload {
         config: arguments.config.clone(),
         settings: usual.chain(given(arguments)).collect(),
-        wan: arguments.wan.clone(),
+        emulated: arguments.wan.is_some(),
+        machines: String::new(),
         rack: 1,
     }
 }

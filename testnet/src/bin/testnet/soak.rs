@@ -12,14 +12,16 @@ use super::{Failure, bad_usage};
 
 /// Length of the pause at the end in which everybody must go on.
 const SETTLE: Duration = Duration::from_secs(20);
+/// Longest time of faults: a week.
+const MINUTES_MAX: f64 = 7.0 * 24.0 * 60.0;
 /// Kills for each departure and each pause, and for each cut.
 const KILLS_PER_LEAVE: f64 = 4.0;
 const KILLS_PER_CUT: f64 = 8.0;
 
 #[derive(Debug, Args)]
 pub(super) struct SoakArgs {
-    /// Minutes of faults.
-    #[arg(long, default_value_t = 3.0)]
+    /// Minutes of faults, at most a week of them.
+    #[arg(long, default_value_t = 3.0, value_parser = minutes)]
     minutes: f64,
     /// Number of processes.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(3..=i64::from(PEERS_MAX)))]
@@ -35,6 +37,12 @@ pub(super) struct SoakArgs {
     spare: u32,
     #[command(flatten)]
     scenario_run: ScenarioRunArgs,
+}
+
+/// A number of minutes, as text.
+fn minutes(text: &str) -> Result<f64, String> {
+    let legal = |minutes: &f64| (0.0..=MINUTES_MAX).contains(minutes);
+    text.parse().ok().filter(legal).ok_or_else(|| format!("a number from 0 to {MINUTES_MAX}"))
 }
 
 pub(super) fn soak(arguments: &SoakArgs) -> Result<(), Failure> {
@@ -61,7 +69,7 @@ fn scenario(arguments: &SoakArgs) -> Scenario {
     };
     Scenario {
         peers: arguments.peers,
-        faults_for: Duration::from_secs_f64(60.0 * arguments.minutes.max(0.0)),
+        faults_for: Duration::from_secs_f64(60.0 * arguments.minutes),
         settle: SETTLE,
         link: LinkModel { delay: Duration::from_millis(2), ..LinkModel::default() },
         faults,
