@@ -1,9 +1,11 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use dnode_protocol::limits::PROTOCOL_VERSION;
 
 pub use join::{Check, Doctor, Flags, Join};
 pub use members::{Invite, RunCommand};
@@ -21,11 +23,18 @@ const FRAGMENT_PARAMETERS_MAX: u32 = dnode_protocol::limits::FRAGMENT_ELEMENTS_M
 /// Columns of a screen that every help fits on; a wider terminal is no better to read.
 const COLUMNS: usize = 100;
 
+/// The version of the program, and that of its protocol: peers of one run have the same one.
+fn version() -> &'static str {
+    static VERSION: LazyLock<String> =
+        LazyLock::new(|| format!("{}, protocol {PROTOCOL_VERSION}", env!("CARGO_PKG_VERSION")));
+    &VERSION
+}
+
 /// Peer-to-peer training without a server.
 #[derive(Debug, Parser)]
 #[command(
     name = "dnode",
-    version,
+    version = version(),
     about = "Peer-to-peer training without a server",
     disable_help_subcommand = true,
     max_term_width = COLUMNS,
@@ -41,15 +50,15 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Join a swarm and train; without a ticket or --bootstrap start a new one.
-    #[command(after_help = "Example: dnode join @ticket --shard 1/4 --ui")]
+    #[command(after_help = "Example: dnode join @ticket --threads 4 --ui")]
     Join(Box<Join>),
     /// Say what this machine and its network can do, before a run; exit status 1 where something fails.
     #[command(after_help = "Example: dnode doctor @ticket --set model.kind=cnn")]
-    Doctor(Doctor),
+    Doctor(Box<Doctor>),
     /// Compare the first step's loss and gradient on every backend of this machine, and with other
     /// machines'.
     #[command(after_help = "Example: dnode check @ticket --config run.toml")]
-    Check(Check),
+    Check(Box<Check>),
     /// Print every configuration key with its meaning, legal values and default; or do more.
     #[command(
         args_conflicts_with_subcommands = true,

@@ -274,7 +274,7 @@ fn outcome_text(outcome: &Outcome) -> String {
 }
 
 fn check_backends(flags: &Check) -> Result<(), Failure> {
-    let config = crate::with_peers_file(flags.settings()?.resolve()?)?;
+    let config = crate::with_peers_file(flags.flags.settings()?.resolve()?)?;
     let ticket = flags.ticket(&config)?;
     let (config, secret) = membership::to_ask(config, ticket)?;
     let members = match config.network.bootstrap.as_slice() {
@@ -292,7 +292,7 @@ fn check_backends(flags: &Check) -> Result<(), Failure> {
 }
 
 fn examine(flags: &Doctor) -> Result<(), Failure> {
-    let config = crate::with_peers_file(flags.settings()?.resolve()?)?;
+    let config = crate::with_peers_file(flags.flags.settings()?.resolve()?)?;
     let ticket = flags.ticket(&config)?;
     let (config, secret) = membership::to_ask(config, ticket)?;
     let parse = |text: &String| text.parse().map_err(|_| LinkError::Address(text.clone()));

@@ -35,9 +35,7 @@ impl Join {
     /// # Errors
     /// [`MembershipError`]; no secret is shown.
     pub fn ticket(&self, config: &Config) -> Result<Option<Ticket>, MembershipError> {
-        let Flags { bootstrap, listen, ui, .. } = &self.flags;
-        let words = bootstrap.iter().chain(listen).chain(ui);
-        ticket(self.ticket.as_deref().or_else(|| behind(words)), config)
+        self.flags.ticket(self.ticket.as_deref(), config)
     }
 }
 
@@ -94,7 +92,7 @@ pub struct Flags {
     /// Folder with the weights that the model begins with [model.init].
     #[arg(long, value_name = "DIR", help_heading = TRAINING)]
     pub init: Option<String>,
-    /// The data: digits, mnist or text [data.kind].
+    /// The data: shakespeare, digits, mnist or text [data.kind].
     #[arg(long, value_name = "KIND", help_heading = TRAINING)]
     pub data: Option<String>,
     /// Folder with the MNIST files, or the text file [data.path].
@@ -109,7 +107,7 @@ pub struct Flags {
     /// How replicas are averaged: gossip-outer, pairwise, delta-set, all-reduce or none [gossip.rule].
     #[arg(long, value_name = "RULE", help_heading = TRAINING)]
     pub rule: Option<String>,
-    /// Steps of the run; a peer of mean speed does so many local steps [run.steps].
+    /// Steps of the run; a peer of mean speed does so many [run.steps].
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = TRAINING)]
     pub steps: Option<String>,
     /// Seed of initial weights, data order and shards [run.seed].
@@ -122,7 +120,7 @@ pub struct Flags {
     /// Where to compute: cpu, cuda:N, or auto for the first CUDA device if there is one [node.device].
     #[arg(long, value_name = "DEVICE", help_heading = PROCESS)]
     pub device: Option<String>,
-    /// What this peer is called where peers are listed; without it, as its host [node.name].
+    /// Its name where peers are listed; without it, that of its host [node.name].
     #[arg(long, value_name = "NAME", help_heading = PROCESS)]
     pub name: Option<String>,
     /// Threads for the arithmetic [node.threads].
@@ -151,7 +149,7 @@ pub struct Flags {
     /// Configuration file.
     #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]
     pub config: Option<PathBuf>,
-    /// Any configuration key; several may be given. `dnode config` prints them.
+    /// Any configuration key, several times; `dnode config` prints all.
     #[arg(long, value_name = "SECTION.KEY=VALUE", help_heading = CONFIGURATION)]
     pub set: Vec<String>,
 }
@@ -239,6 +237,16 @@ impl Flags {
         (settings, faults)
     }
 
+    /// The ticket that was given by itself, stands behind a flag that takes addresses, or is in the environment.
+    fn ticket(
+        &self,
+        given: Option<&str>,
+        config: &Config,
+    ) -> Result<Option<Ticket>, MembershipError> {
+        let words = self.bootstrap.iter().chain(&self.listen).chain(&self.ui);
+        ticket(given.or_else(|| behind(words)), config)
+    }
+
     /// Flags that stand for one value of one key.
     fn single(&self) -> [(&'static str, Option<&String>, &'static str); 23] {
         [
@@ -270,44 +278,26 @@ impl Flags {
 }
 
 /// Flags of `dnode check`; the same as of the `dnode join` that is to follow.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Check {
     /// What a member printed, as for `dnode join`.
-    #[arg(value_name = "TICKET")]
+    #[arg(value_name = "TICKET", help_heading = SWARM)]
     pub ticket: Option<String>,
-    /// Configuration file.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Any configuration key; several may be given.
-    #[arg(long, value_name = "SECTION.KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Where to compute: cpu, cuda:N or auto [node.device].
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Option<String>,
-    /// Addresses of members, which are asked for their first step [network.bootstrap].
-    #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
-    pub bootstrap: Vec<String>,
+    /// What stands for configuration keys; the members at `--bootstrap` are asked for their first step.
+    #[command(flatten)]
+    pub flags: Flags,
     /// The digest that `dnode check` has printed on another machine of the swarm to be.
     #[arg(long, value_name = "DIGEST")]
     pub against: Option<String>,
 }
 
 impl Check {
-    /// Like [`Flags::settings`].
-    ///
-    /// # Errors
-    /// [`ConfigError`] names the first fault.
-    pub fn settings(&self) -> Result<Settings, ConfigError> {
-        let Self { config, set, device, bootstrap, .. } = self.clone();
-        Flags { config, set, device, bootstrap, ..Flags::default() }.settings()
-    }
-
     /// Like [`Join::ticket`].
     ///
     /// # Errors
     /// [`MembershipError`]; no secret is shown.
     pub fn ticket(&self, config: &Config) -> Result<Option<Ticket>, MembershipError> {
-        ticket(self.ticket.as_deref().or_else(|| behind(self.bootstrap.iter())), config)
+        self.flags.ticket(self.ticket.as_deref(), config)
     }
 }
 
@@ -315,34 +305,19 @@ impl Check {
 #[derive(Debug, Default, Args)]
 pub struct Doctor {
     /// What a member printed, as for `dnode join`.
-    #[arg(value_name = "TICKET")]
+    #[arg(value_name = "TICKET", help_heading = SWARM)]
     pub ticket: Option<String>,
-    /// Address of any live member; two of them tell more about a NAT.
-    #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
-    pub bootstrap: Vec<String>,
-    /// Address to listen on; several may be given [network.listen].
-    #[arg(long, value_name = "MULTIADDR", num_args = 1..)]
-    pub listen: Vec<String>,
-    /// Folder of identity, checkpoints and metrics [node.data_dir].
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<String>,
-    /// Where to compute: cpu, cuda:N or auto [node.device].
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Option<String>,
-    /// Configuration file.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Any configuration key; several may be given.
-    #[arg(long, value_name = "SECTION.KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Measure the link to where `dnode bench link --listen` runs; the address that it prints.
+    /// What stands for configuration keys; two members at `--bootstrap` tell more about a NAT.
+    #[command(flatten)]
+    pub flags: Flags,
+    /// Measure the link to what `dnode bench link --listen` prints.
     #[arg(long, value_name = "MULTIADDR")]
     pub link: Option<String>,
     /// Rate of the link to reckon with, where it is not measured, Mbit/s.
-    #[arg(long, value_name = "MBIT/S", value_parser = positive)]
+    #[arg(long, value_name = "MBIT/S", value_parser = positive, hide_short_help = true)]
     pub rate: Option<f64>,
     /// Time of a local step to reckon with, instead of measuring it, ms.
-    #[arg(long, value_name = "MS", value_parser = positive)]
+    #[arg(long, value_name = "MS", value_parser = positive, hide_short_help = true)]
     pub step_ms: Option<f64>,
     /// Print one line of JSON.
     #[arg(long)]
@@ -350,31 +325,12 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// Like [`Flags::settings`].
-    ///
-    /// # Errors
-    /// [`ConfigError`] names the first fault.
-    pub fn settings(&self) -> Result<Settings, ConfigError> {
-        let Self { bootstrap, listen, data_dir, device, config, set, .. } = self;
-        let flags = Flags {
-            bootstrap: bootstrap.clone(),
-            listen: listen.clone(),
-            data_dir: data_dir.clone(),
-            device: device.clone(),
-            config: config.clone(),
-            set: set.clone(),
-            ..Flags::default()
-        };
-        flags.settings()
-    }
-
     /// Like [`Join::ticket`].
     ///
     /// # Errors
     /// [`MembershipError`]; no secret is shown.
     pub fn ticket(&self, config: &Config) -> Result<Option<Ticket>, MembershipError> {
-        let lists = [&self.bootstrap, &self.listen];
-        ticket(self.ticket.as_deref().or_else(|| behind(lists.into_iter().flatten())), config)
+        self.flags.ticket(self.ticket.as_deref(), config)
     }
 }
 

@@ -123,9 +123,23 @@ pub(crate) fn trust_settings(config: &Config) -> Vec<(&'static str, String)> {
 
 /// `config` as `section.key` → value; unset keys are absent.
 pub(super) fn values_of(config: &Config) -> BTreeMap<&'static str, Value> {
-    let table = toml::Table::try_from(config).expect("every section is made of TOML values");
+    let table = toml::Table::try_from(config)
+        .or_else(|_| toml::Table::try_from(with_text_paths(config)))
+        .expect("every section is made of TOML values");
     let value = |key: &Key| table.get(key.section())?.get(key.short()).cloned();
     KEYS.iter().filter_map(|key| Some((key.name, value(key)?))).collect()
+}
+
+/// With paths that TOML can hold: what is not UTF-8 in them is shown by a mark. An embedding program may have
+/// such paths, and others are not told any.
+fn with_text_paths(config: &Config) -> Config {
+    let mut config = config.clone();
+    let Config { network, node, .. } = &mut config;
+    let others = [&mut network.secret_file, &mut network.peers_file, &mut node.tensorboard];
+    for path in others.into_iter().flatten().chain([&mut node.data_dir]) {
+        *path = path.to_string_lossy().into_owned().into();
+    }
+    config
 }
 
 /// Whether `key` has an effect under `values`.

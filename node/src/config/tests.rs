@@ -410,6 +410,20 @@ fn settings_differ_in_words_and_are_refused_beyond_a_factor() {
     assert_eq!(beyond, SETTINGS.iter().copied().collect());
 }
 
+#[cfg(unix)]
+#[test]
+fn a_folder_whose_name_is_no_text_is_shown_by_a_mark_and_changes_no_line() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let plain = Config::default();
+    let mut config = plain.clone();
+    config.node.data_dir = std::ffi::OsStr::from_bytes(b"run-\xff").into();
+    config.network.secret_file = Some(std::ffi::OsStr::from_bytes(b"\xfe").into());
+    assert_eq!(run_line(&config, "/ip4/1.2.3.4"), run_line(&plain, "/ip4/1.2.3.4"));
+    let shown = run::values_of(&config);
+    assert_eq!(shown["node.data_dir"].as_str(), Some("run-\u{fffd}"));
+    assert_eq!(shown["network.secret_file"].as_str(), Some("\u{fffd}"));
+}
+
 #[test]
 fn a_saved_file_makes_the_same_configuration() {
     let mut config = set(&[

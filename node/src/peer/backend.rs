@@ -115,6 +115,20 @@ pub(super) fn local_config(config: &Config) -> LocalConfig {
     }
 }
 
+/// What to do about a GPU that `auto` leaves unused, if the driver lists one.
+pub(super) fn about_unused_gpu(node: &Node) -> Option<&'static str> {
+    let leaves = node.device == Device::Auto && node.backend == Backend::Auto;
+    let leaves = leaves && torch(node).is_none();
+    if !leaves || !dnode_cuda::driver::devices().is_ok_and(|devices| devices > 0) {
+        return None;
+    }
+    Some(if dnode_torch::is_built() {
+        "put the lib folder of a CUDA build of libtorch first in LD_LIBRARY_PATH"
+    } else {
+        "`testnet/scripts/torch.sh build` builds libtorch in"
+    })
+}
+
 /// How libtorch is to compute; `None` if the embedded engine computes.
 pub(crate) fn torch(node: &Node) -> Option<TorchConfig> {
     let torch = TorchConfig { device: node.device, precision: node.precision };

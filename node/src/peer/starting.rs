@@ -10,6 +10,7 @@ use rand::Rng;
 
 use super::JoinError;
 use super::about::about;
+use super::backend::about_unused_gpu;
 use super::membership::{self, Entrance};
 use super::memory::with_mixing;
 use super::rules::{commit_noise, replica_config, slow_in_file};
@@ -47,6 +48,9 @@ pub(super) fn replica(
     if let Some(memory) = trainer.memory() {
         let takes = with_mixing(memory, &config.gossip, config.node.tail_average);
         tracing::info!("this run takes {takes} of memory");
+    }
+    if let Some(advice) = about_unused_gpu(&config.node) {
+        tracing::warn!("a GPU is there and stays unused: {advice}");
     }
     let file =
         slow_in_file(&config.gossip).then(|| RoomFile::create(dir.path(), &form)).transpose();

@@ -162,7 +162,7 @@ fn a_rank_that_joins_is_no_rank_that_is_lost() {
         peer.wait_step(met + 100);
     }
     for peer in &mut peers {
-        assert!(!peer.log().contains("a rank of the rack is lost"), "{}", peer.log());
+        assert!(!peer.log().contains("the group of the rack has ended"), "{}", peer.log());
         assert_eq!(size(peer), Some(3));
     }
     for peer in &mut peers {

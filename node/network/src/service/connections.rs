@@ -42,9 +42,15 @@ impl Service {
             }
             SwarmEvent::ExternalAddrConfirmed { address } => {
                 traversal.on_external(&address, Proof::Shown, swarm);
+                if Path::of(&address) != Path::Relayed {
+                    self.report_listening(address);
+                }
             }
             SwarmEvent::ExternalAddrExpired { address } => {
                 traversal.on_external_expired(&address, swarm);
+                if !swarm.listeners().any(|listens| *listens == address) {
+                    self.report_not_listening(address);
+                }
             }
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.discovery.on_dial_ended(connection_id);
