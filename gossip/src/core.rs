@@ -73,11 +73,12 @@ impl Gossip {
         self
     }
 
-    /// The core of a peer that has processed so many samples before this start. To be called before the first
-    /// input.
+    /// The core of a peer that has processed so many samples before this start, and stands at this step of the
+    /// run. To be called before the first input.
     #[must_use]
-    pub const fn having_done(mut self, samples: u64) -> Self {
+    pub fn having_done(mut self, samples: u64, position: u64) -> Self {
         self.context.progress.set_samples(samples);
+        self.context.progress.raise_position(position);
         self
     }
 

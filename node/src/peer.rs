@@ -375,7 +375,7 @@ pub async fn join(
         Network::start(Member::with(member, NetworkConfig { remembered, secret, ..network }))?;
     let core = core((&identity, dir.life()), gossip, (fragments, position.clock));
     let core = if contents.is_empty() { core } else { core.containing(&contents) }.keeping(kept);
-    let core = core.having_done(position.samples);
+    let core = core.having_done(position.samples, position.run_steps());
     let core = match observes {
         Some(every) => core.observing(every),
         None if lacks_weights => core.awaiting_model(),

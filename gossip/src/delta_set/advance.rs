@@ -16,7 +16,7 @@ use crate::{ContributionId, Mixing, Output};
 /// Fetches in advance at a time: with 8 neighbours 8 fragments of each (guess).
 pub(super) const ADVANCE_MAX: usize = 64;
 
-/// What neighbours have asked for in advance, and who declined to be asked so.
+/// What neighbours have asked for in advance, and who declined to be asked.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Advance {
     /// The exchange under which each neighbour waits for the next contribution to a fragment. Bounded

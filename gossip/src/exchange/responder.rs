@@ -192,7 +192,7 @@ impl Responder {
             || self.is_owed(context, near, from)
     }
 
-    /// Whether `from` owes its word on too many exchanges, or on one that must have ended long ago. It is asked for
+    /// Whether too many exchanges of `from` are kept, or it owes its word on one that must have ended long ago. It is asked for
     /// that ([`Responder::ask_outcome`]).
     fn is_owed(&self, context: &Context, near: &Neighbourhood<'_>, from: PeerId) -> bool {
         let applied = |answered: &&Answered| answered.state == AnsweredState::Applied;

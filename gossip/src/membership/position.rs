@@ -21,9 +21,9 @@ impl Membership {
     /// Nobody can say more than the longest commits lead to.
     pub(crate) fn position(&self, context: &Context, clock: Clock) -> u64 {
         let gap = context.config.bounds.progress_gap;
-        let near = |member: &Member| member.clock.is_some_and(|own| clock.ahead_of(own) <= gap);
+        let near = |member: &Member| member.clock.is_some_and(|own| clock.distance(own) <= gap);
         let heard = self.members.heard().map(|(_, member)| member);
-        // Who has gone on from a checkpoint says nothing before its next commit.
+        // Who has not committed yet says nothing.
         let heard = heard.filter(|it| it.took_part() && near(it) && it.position > 0);
         let mut told: Vec<u64> = heard.map(|member| member.position).collect();
         told.sort_unstable();

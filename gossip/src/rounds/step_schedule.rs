@@ -9,7 +9,7 @@ pub const MICRO_STEPS: u64 = 1_000_000;
 /// Most local steps per commit, as for `gossip.local_steps`; keeps products within 64 bits.
 const LOCAL_STEPS_MAX: u64 = 1_000_000;
 /// Most millionths of a commit that one covers; keeps products within 64 bits.
-const COVERS_MAX: u64 = 1_000 * MICRO_STEPS;
+const COVERED_BOUND: u64 = 1_000 * MICRO_STEPS;
 
 /// A commit that is held, or put off by an open round, lets the trainer go on to this many times its
 /// local steps before it waits (`H_max = 4·H_ref`).
@@ -73,7 +73,7 @@ impl Stride {
     /// The same, of a commit that may lead past more or less than one of the run's.
     pub fn set_load(&mut self, load: Load) {
         let now = load.local_steps.clamp(1, LOCAL_STEPS_MAX);
-        let covers = load.covers.clamp(1, COVERS_MAX);
+        let covers = load.covers.clamp(1, COVERED_BOUND);
         if (now, covers) != (self.now, self.covers) {
             (self.now, self.covers, self.carried) = (now, covers, 0);
         }

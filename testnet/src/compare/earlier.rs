@@ -96,9 +96,11 @@ fn state(case: &Case, setup: &Setup) -> Result<CaseState, QueueError> {
 /// Refuses to go on with runs that another machine, commit or program has made, unless that is wanted.
 pub(super) fn same_maker(state: &CaseState, setup: &Setup) -> Result<(), QueueError> {
     // The kernel and the memory may be others after a restart.
-    let name = |MadeBy { machine: Machine { cpu, cores, commit, .. }, program }: &MadeBy| {
-        format!("{cores} cores of {cpu}, commit {commit}, dnode {program}")
-    };
+    let name =
+        |MadeBy { machine: Machine { cpu, cores, commit, .. }, program, limited }: &MadeBy| {
+            let held = if *limited { "" } else { ", held to no shares" };
+            format!("{cores} cores of {cpu}, commit {commit}, dnode {program}{held}")
+        };
     let own = name(&setup.made_by);
     let makers = state.record.runs.iter().filter_map(|run| run.made_by.as_ref()).map(name);
     match makers.into_iter().find(|found| *found != own) {

@@ -110,10 +110,13 @@ pub fn check(summary: &CaseSummary) -> Vec<Unfair> {
             let (first, wanted) = common.entry(result.run.seed).or_insert_with(first);
             let keys = COMMON.iter().map(|key| (key, true));
             let keys = keys.chain(COMMON_WHERE_SAID.iter().map(|key| (key, false)));
-            for (((section, key), always), (own, wanted)) in keys.zip(own.iter().zip(wanted.iter()))
-            {
-                let said = !own.is_null() && !wanted.is_null();
-                if (always || said) && !same(own, wanted) {
+            let both = own.iter().zip(wanted.iter_mut());
+            for (((section, key), always), (own, wanted)) in keys.zip(both) {
+                if !always && wanted.is_null() {
+                    // The first one did not say it.
+                    wanted.clone_from(own);
+                }
+                if (always || !own.is_null()) && !same(own, wanted) {
                     say(format!("{section}.{key} is {own}, but {wanted} in variant {first}"));
                 }
             }

@@ -47,7 +47,8 @@ fn makers(findings: &Findings<'_>) -> Vec<String> {
     let mut makers: Vec<(MadeBy, Vec<&str>)> = Vec::new();
     for case in &findings.cases {
         let record = &case.state.record;
-        let whole = MadeBy { machine: record.machine.clone(), program: String::new() };
+        let whole =
+            MadeBy { machine: record.machine.clone(), program: String::new(), limited: true };
         for run in &record.runs {
             let made_by = run.made_by.as_ref().unwrap_or(&whole);
             match makers.iter_mut().find(|(known, _)| known == made_by) {
@@ -56,7 +57,7 @@ fn makers(findings: &Findings<'_>) -> Vec<String> {
             }
         }
     }
-    let sentence = |(MadeBy { machine, program }, mut cases): (MadeBy, Vec<&str>)| {
+    let sentence = |(MadeBy { machine, program, limited: _ }, mut cases): (MadeBy, Vec<&str>)| {
         let runs = cases.len();
         cases.dedup();
         let program = if program.is_empty() {

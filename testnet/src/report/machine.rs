@@ -48,18 +48,21 @@ pub struct MadeBy {
     /// BLAKE3 of the `dnode` program, the first 16 hexadecimal digits; empty if unknown.
     #[serde(default)]
     pub program: String,
+    /// Whether processes were held to their shares of the cores.
+    #[serde(default)]
+    pub limited: bool,
 }
 
 impl MadeBy {
-    /// This machine, with runs of `program`.
+    /// This machine, with runs of `program`, held to shares or not.
     #[must_use]
-    pub fn this(program: &Path) -> Self {
+    pub fn this(program: &Path, limited: bool) -> Self {
         let mut hasher = blake3::Hasher::new();
         let read = std::fs::File::open(program).and_then(|file| {
             hasher.update_reader(file)?;
             Ok(hasher.finalize().to_hex()[..16].to_owned())
         });
-        Self { machine: Machine::this(), program: read.unwrap_or_default() }
+        Self { machine: Machine::this(), program: read.unwrap_or_default(), limited }
     }
 }
 

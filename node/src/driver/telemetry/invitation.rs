@@ -40,6 +40,8 @@ pub(crate) struct Invitation {
     /// Where it listens, in the order in which that was told.
     addresses: Vec<String>,
     last: Option<Instant>,
+    /// What persons were shown last.
+    shown: String,
 }
 
 impl Invitation {
@@ -54,7 +56,8 @@ impl Invitation {
         for stale in [&file, &config.node.data_dir.join(TICKET_FILE)] {
             let _ = std::fs::remove_file(stale);
         }
-        Self { config, own, file, console, secret, has_owners, addresses: Vec::new(), last: None }
+        let (addresses, last, shown) = (Vec::new(), None, String::new());
+        Self { config, own, file, console, secret, has_owners, addresses, last, shown }
     }
 
     /// Where the identity of this peer is kept.
@@ -91,7 +94,7 @@ impl Invitation {
     fn told(&self) -> Vec<String> {
         let name = self.addresses.iter().find_map(|it| Some(&it[it.rfind("/p2p/")?..]));
         let with_name = |address: &String| match name {
-            Some(name) if !address.contains("/p2p/") => format!("{address}{name}"),
+            Some(name) if !address.ends_with(name) => format!("{address}{name}"),
             Some(_) | None => address.clone(),
         };
         let mut told: Vec<_> = self.config.network.external.iter().map(with_name).collect();
@@ -100,6 +103,11 @@ impl Invitation {
         others.sort_by_key(|address| (reach(address), !is_quic(address)));
         told.extend(others);
         told
+    }
+
+    /// The addresses for a ticket, and the first of them for an open run.
+    fn for_ticket(&self) -> Vec<String> {
+        for_ticket(self.told(), &self.config.network.external)
     }
 
     /// The run ends at this step.
@@ -113,7 +121,7 @@ impl Invitation {
             return;
         }
         self.last = None;
-        let Some(address) = best(self.told()).into_iter().next() else { return };
+        let Some(address) = self.for_ticket().into_iter().next() else { return };
         let text = match self.ticket() {
             Some(ticket) => self.closed(&ticket),
             None => match &self.own {
@@ -124,6 +132,11 @@ impl Invitation {
                 }
             },
         };
+        // Addresses that others see come and go.
+        if text == self.shown {
+            return;
+        }
+        self.shown.clone_from(&text);
         let text = format!("\n{text}\n\n");
         // Standard error may be closed; the files are written anyway.
         let _ = self.console.make_writer().write_all(text.as_bytes());
@@ -132,7 +145,7 @@ impl Invitation {
     /// The ticket of a closed run, for other machines.
     fn ticket(&self) -> Option<Ticket> {
         let secret = self.secret.clone()?;
-        let best = best(self.told()).into_iter().take(TICKET_ADDRESSES);
+        let best = self.for_ticket().into_iter();
         let bytes = best.filter_map(|text| Some(text.parse::<Multiaddr>().ok()?.to_vec()));
         Ticket::new(secret, bytes.filter(|bytes| bytes.len() <= TICKET_ADDRESS_BYTES_MAX)).ok()
     }
@@ -224,20 +237,38 @@ fn is_quic(address: &str) -> bool {
     address.contains("/quic-v1")
 }
 
-/// Of `told`, best ones first, those that most likely work from another machine: by turns one by QUIC and one by
-/// TCP. Those of loopback only if there is no other.
-fn best(mut told: Vec<String>) -> Vec<String> {
+/// Without those of loopback, unless there is no other.
+fn from_elsewhere(mut told: Vec<String>) -> Vec<String> {
     let loopback = |address: &String| reach(address) == Reach::Loopback;
     if !told.iter().all(loopback) {
         told.retain(|address| !loopback(address));
     }
-    let (quic, tcp): (Vec<_>, Vec<_>) = told.into_iter().partition(|address| is_quic(address));
+    told
+}
+
+/// By turns one by QUIC and one by TCP.
+fn by_turns(addresses: Vec<String>) -> impl Iterator<Item = String> {
+    let (quic, tcp): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| is_quic(address));
     let (mut quic, mut tcp) = (quic.into_iter(), tcp.into_iter());
-    let turns = std::iter::from_fn(|| {
+    let turns = std::iter::from_fn(move || {
         let both: Vec<_> = quic.next().into_iter().chain(tcp.next()).collect();
         (!both.is_empty()).then_some(both)
     });
-    turns.flatten().collect()
+    turns.flatten()
+}
+
+/// Of what is `told` the addresses for a ticket. Those that a person has `named` come first. Of others at most half
+/// may be dialled from anywhere where there are some of a network: it is others who say which public ones this peer
+/// has.
+fn for_ticket(told: Vec<String>, named: &[String]) -> Vec<String> {
+    let is_named = |address: &String| named.iter().any(|named| address.starts_with(named.as_str()));
+    let (named, others): (Vec<_>, Vec<_>) = from_elsewhere(told).into_iter().partition(is_named);
+    let far = |address: &String| reach(address) == Reach::Anywhere;
+    let (far, near): (Vec<_>, Vec<_>) = others.into_iter().partition(far);
+    let far: Vec<_> = by_turns(far).collect();
+    let (first, rest) = far.split_at(far.len().min(TICKET_ADDRESSES / 2));
+    let others = first.iter().cloned().chain(by_turns(near)).chain(rest.iter().cloned());
+    by_turns(named).chain(others).take(TICKET_ADDRESSES).collect()
 }
 
 #[cfg(test)]
@@ -284,7 +315,10 @@ mod tests {
         assert_eq!(ticket, [all[2], all[1], all[3], all[4]], "by QUIC and by TCP");
         assert_eq!(told(&[], &all[..1]).1, [all[0]]);
         let public = "/ip4/203.0.113.5/udp/1/quic-v1";
-        assert_eq!(told(&[], &[&all[..], &[public]].concat()).1[..2], [public, all[1]]);
+        let far = [public, "/ip4/203.0.113.6/udp/1/quic-v1", "/ip4/203.0.113.7/udp/1/quic-v1"];
+        let ticket = told(&[], &[&all[..], &far].concat()).1;
+        assert_eq!(ticket, [far[0], far[1], all[2], all[1]], "of a network, too");
+        assert_eq!(told(&[], &far).1, far);
     }
 
     #[test]

@@ -15,8 +15,8 @@ const SHARE: f64 = 0.07;
 const SECONDS_MIN: f64 = 0.5e-3;
 /// Steps whose share can be saved up, or be owed after a fragment that took longer.
 const STEPS: f64 = 16.0;
-/// Pieces of work after a step beyond that, while a snapshot is given: as many as one newcomer's are read at a
-/// time. What they cost steps is bounded by [`Giving`].
+/// Pieces of work after a step beyond that, while a snapshot is given: one is shown, and one moved, by turns. What
+/// they cost steps is bounded by [`Giving`].
 const GIVEN_PIECES: usize = 2;
 
 /// The time budget of work for the mixing thread.

@@ -91,7 +91,8 @@ pub(super) fn compare(arguments: &CompareArgs) -> Result<(), Failure> {
     }
     let tuning = execution.cases(tuned(&compared, maker.tuning(), &arguments.only))?;
     let mut failed_trials = tuning.iter().filter_map(|case| case.state.record.failure.as_deref());
-    if let Some(failure) = failed_trials.next().filter(|_| !arguments.report_only) {
+    let runs = !arguments.report_only && !execution.stopped;
+    if let Some(failure) = failed_trials.next().filter(|_| runs) {
         // The best of the other trials would be no choice among equally many.
         return Err(failed(format!(
             "a trial has failed; the same command tries it again: {failure}"
@@ -153,12 +154,13 @@ fn setup(arguments: &CompareArgs, plan: &Experiment) -> Result<Setup, Failure> {
     let folder = folder(arguments).map_err(bad_usage)?;
     let program = program.map_err(bad_usage)?;
     let python = Python::new(&arguments.python, &folder.join("baselines")).map_err(bad_usage)?;
+    let quotas = Quotas::find();
     Ok(Setup {
-        made_by: MadeBy::this(&program),
+        made_by: MadeBy::this(&program, quotas.is_ok()),
         program,
         folder,
         python,
-        quotas: Quotas::find(),
+        quotas,
         cores: arguments.cores.unwrap_or(cores).max(1),
         deadline: plan.timeout,
         command: command_line(),

@@ -224,6 +224,7 @@ impl FragmentMemory for HostFragment<'_, '_> {
     ) -> Result<(), MixError> {
         self.prepare();
         let HostMemory { bounds, progress, piece: [moved, _], weighed, .. } = &mut *self.memory;
+        debug_assert_eq!(weighed.largest.len(), coded.elements.div_ceil(BLOCK), "it was weighed");
         if learning == Learning::From {
             let factor = spread_factor(coded.codec);
             for (bound, largest) in bounds[self.index].iter_mut().zip(&weighed.largest) {
