@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{
-    Clock, ContentHash, ExchangeId, FragmentId, Information, Message, PeerId, Terms, Time, Versions,
+    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, PeerId, Phase,
+    Terms, Time, Versions,
 };
 
 use crate::Start;
@@ -363,6 +364,12 @@ impl Host {
         self.handle(Input::Committed { clock, samples, position, step_time, batch }, now);
         true
     }
+}
+
+/// What a peer says that has told nothing of its training but its clock and what it is doing.
+#[must_use]
+pub const fn heartbeat(clock: Clock, phase: Phase) -> Heartbeat {
+    Heartbeat { clock, samples: 0, position: 0, step_micros: 0, batch: 0, phase }
 }
 
 /// The terms of a peer that weighs as much as any and sends f32.

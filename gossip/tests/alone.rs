@@ -8,8 +8,8 @@ use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, sna
 use dnode_gossip::{Config, Event, Input, Mixing, Policy, Start};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{
-    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Origin, PeerId,
-    Phase, Time, Versions,
+    Clock, ContentHash, ExchangeId, FragmentId, Information, Message, Origin, PeerId, Phase, Time,
+    Versions,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,14 +25,7 @@ fn received(from: u32, message: Message) -> Input {
 
 fn heartbeat(clock: u64) -> Message {
     let (clock, phase) = (Clock(clock), Phase::Training);
-    Message::Heartbeat(Heartbeat {
-        clock,
-        samples: 0,
-        position: 0,
-        step_micros: 0,
-        batch: 0,
-        phase,
-    })
+    Message::Heartbeat(dnode_gossip::testing::heartbeat(clock, phase))
 }
 
 /// Peer 0 with one fragment of zeros and this many neighbours.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, numbers, peer, snapshot};
 use dnode_gossip::{Config, Event, Grounds, Input, Mixing, Start, Trust};
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ExchangeId, Heartbeat, Message, PeerId, Phase, Time};
+use dnode_protocol::{Clock, ExchangeId, Message, PeerId, Phase, Time};
 
 fn received(from: u32, message: Message) -> Input {
     Input::Received { from: peer(from), message }
@@ -13,14 +13,7 @@ fn received(from: u32, message: Message) -> Input {
 
 fn heartbeat(clock: u64) -> Message {
     let (clock, phase) = (Clock(clock), Phase::Training);
-    Message::Heartbeat(Heartbeat {
-        clock,
-        samples: 0,
-        position: 0,
-        step_micros: 0,
-        batch: 0,
-        phase,
-    })
+    Message::Heartbeat(dnode_gossip::testing::heartbeat(clock, phase))
 }
 
 /// Peer 0 with one fragment of zeros and this many neighbours.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, snapshot};
 use dnode_gossip::{Config, Event, Input, Start};
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ExchangeId, Heartbeat, Message, Phase, Time};
+use dnode_protocol::{Clock, ExchangeId, Message, Phase, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(300);
@@ -16,14 +16,7 @@ fn heartbeat(clock: u64) -> Message {
 
 fn heartbeat_in(phase: Phase, clock: u64) -> Message {
     let clock = Clock(clock);
-    Message::Heartbeat(Heartbeat {
-        clock,
-        samples: 0,
-        position: 0,
-        step_micros: 0,
-        batch: 0,
-        phase,
-    })
+    Message::Heartbeat(dnode_gossip::testing::heartbeat(clock, phase))
 }
 
 /// Host 1 is 40 commits ahead before the two meet.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, numbers, peer, snapshot};
 use dnode_gossip::{Config, Event, Gossip, Input, Mixing, Start, Trust, Verdict, Verdicts};
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{Clock, ExchangeId, FragmentId, Heartbeat, Message, PeerId, Phase, Time};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Message, PeerId, Phase, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 const FRAGMENTS: u32 = 16;
@@ -24,7 +24,7 @@ fn start(clock: Clock) -> Host {
 
 fn up(host: &mut Host, other: u32, (clock, phase): (Clock, Phase), now: Time) {
     host.handle(Input::PeerUp { peer: peer(other), incarnation: 1 }, now);
-    let heartbeat = Heartbeat { clock, samples: 0, position: 0, step_micros: 0, batch: 0, phase };
+    let heartbeat = dnode_gossip::testing::heartbeat(clock, phase);
     host.handle(received(other, Message::Heartbeat(heartbeat)), now);
 }
 
@@ -316,14 +316,7 @@ fn who_lacks_the_model_of_the_run_waits_for_one_who_has_it_and_gives_and_mixes_n
     assert!(!host.training, "it does not train its own");
     for second in 1..600 {
         pass(&mut host, &mut now, Time::ZERO + second * SECOND);
-        let still = Heartbeat {
-            clock: Clock(0),
-            samples: 0,
-            position: 0,
-            step_micros: 0,
-            batch: 0,
-            phase: Phase::Joining,
-        };
+        let still = dnode_gossip::testing::heartbeat(Clock(0), Phase::Joining);
         host.handle(received(1, Message::Heartbeat(still)), now);
     }
     host.handle(Input::RoundDue, now);

@@ -182,8 +182,7 @@ fn an_observer_takes_the_model_over_now_and_then_and_once_more_at_the_end() {
     let now = Time::from_millis(1);
     let heartbeat = |clock: u64, phase| {
         let clock = Clock(clock);
-        let heartbeat =
-            Heartbeat { clock, samples: 0, position: 0, step_micros: 0, batch: 0, phase };
+        let heartbeat = dnode_gossip::testing::heartbeat(clock, phase);
         Input::Received { from: peer(1), message: Message::Heartbeat(heartbeat) }
     };
     host.handle(Input::Begin, now);

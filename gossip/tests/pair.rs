@@ -404,14 +404,7 @@ fn a_wanted_commit_is_remembered_though_the_limit_rises_and_falls_before_it_is_d
     pair.input(0, Input::PeerUp { peer: peer(2), incarnation: 1 });
     let clock = Clock(pair.hosts[0].clock.0 - config.bounds.progress_gap);
     let phase = dnode_protocol::Phase::Training;
-    let heartbeat = dnode_protocol::Heartbeat {
-        clock,
-        samples: 0,
-        position: 0,
-        step_micros: 0,
-        batch: 0,
-        phase,
-    };
+    let heartbeat = dnode_gossip::testing::heartbeat(clock, phase);
     for _ in 0..30 {
         let message = Message::Heartbeat(heartbeat);
         pair.input(0, Input::Received { from: peer(2), message });

@@ -3,9 +3,7 @@
 use dnode_gossip::testing::{Effect, Host, Toy, ToyRule, numbers, peer, terms};
 use dnode_gossip::{Config, Input, Start};
 use dnode_protocol::frame::Leg;
-use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, PeerId, Phase, Time,
-};
+use dnode_protocol::{Clock, ExchangeId, FragmentId, Information, Message, PeerId, Phase, Time};
 
 /// Peer 0 with one fragment and the neighbours 1 to 4.
 fn host() -> Host {
@@ -71,8 +69,7 @@ fn who_waits_for_an_answer_itself_lets_nobody_wait() {
     let mut host = host();
     for other in 1..=4 {
         let (clock, phase) = (Clock(0), Phase::Training);
-        let heartbeat =
-            Heartbeat { clock, samples: 0, position: 0, step_micros: 0, batch: 0, phase };
+        let heartbeat = dnode_gossip::testing::heartbeat(clock, phase);
         let message = Message::Heartbeat(heartbeat);
         host.handle(Input::Received { from: peer(other), message }, Time::ZERO);
     }

@@ -9,8 +9,7 @@ use dnode_gossip::testing::{Bytes, Effect, Host, Toy, ToyRule, numbers, peer, sn
 use dnode_gossip::{Config, Event, Input, SnapshotContents, Start};
 use dnode_protocol::frame::Leg;
 use dnode_protocol::{
-    Clock, ContentHash, ExchangeId, FragmentId, Heartbeat, Information, Message, Phase, Time,
-    Versions,
+    Clock, ContentHash, ExchangeId, FragmentId, Information, Message, Phase, Time, Versions,
 };
 
 const FRAGMENTS: u32 = 16;
@@ -41,8 +40,7 @@ fn pulled(clocks: &[u64], damage: impl FnOnce(&mut Host)) -> BTreeSet<u32> {
     let (donor, now) = (peer(1), Time::ZERO);
     host.handle(Input::PeerUp { peer: donor, incarnation: 1 }, now);
     let phase = Phase::Training;
-    let heartbeat =
-        Heartbeat { clock: CLOCK, samples: 0, position: 0, step_micros: 0, batch: 0, phase };
+    let heartbeat = dnode_gossip::testing::heartbeat(CLOCK, phase);
     host.handle(Input::Received { from: donor, message: Message::Heartbeat(heartbeat) }, now);
     let (mut pulled, mut done) = (BTreeSet::new(), false);
     while !done {

@@ -218,10 +218,7 @@ impl Gossip {
         self.staleness.on_clock_moved();
         self.staleness.raise_own(context);
         self.membership.on_merge(context);
-        let clock = context.progress.clock();
-        let position = self.membership.position(context, clock);
-        let position = context.progress.raise_position(position);
-        context.output(Output::AdoptClock { clock, position, replaced: false });
+        self.membership.adopt_clock(context, false);
         context.tell_all(&Message::Heartbeat(context.progress.heartbeat()));
         // What is proposed in their place is so at the new clock.
         self.exchange.initiator().withdraw(context);
@@ -274,10 +271,7 @@ impl Gossip {
             }
         }
         self.staleness.raise_own(context);
-        let clock = context.progress.clock();
-        let position = self.membership.position(context, clock);
-        let position = context.progress.raise_position(position);
-        context.output(Output::AdoptClock { clock, position, replaced: true });
+        let clock = self.membership.adopt_clock(context, true);
         context.event(Event::CatchUpDone { clock });
         self.membership.announce(context);
         context.then(Step::Resume);

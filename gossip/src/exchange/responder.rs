@@ -192,8 +192,8 @@ impl Responder {
             || self.is_owed(context, near, from)
     }
 
-    /// Whether too many exchanges of `from` are kept, or it owes its word on one that must have ended long ago. It is asked for
-    /// that ([`Responder::ask_outcome`]).
+    /// Whether too many exchanges of `from` are kept, or it owes its word on one that must have ended long ago. It
+    /// is asked for that ([`Responder::ask_outcome`]).
     fn is_owed(&self, context: &Context, near: &Neighbourhood<'_>, from: PeerId) -> bool {
         let applied = |answered: &&Answered| answered.state == AnsweredState::Applied;
         let owed = self.answered.iter().filter(|(exchange, _)| exchange.initiator == from);

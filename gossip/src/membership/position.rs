@@ -5,6 +5,7 @@ use dnode_protocol::Clock;
 use super::Membership;
 use super::clock_validation::ClockValidation;
 use super::view::Member;
+use crate::Output;
 use crate::context::Context;
 
 impl Membership {
@@ -16,10 +17,18 @@ impl Membership {
         borne_out.map_or(newest, |most| newest.min(most))
     }
 
+    /// Has training go on at the own clock, which was taken over; returns it. `replaced`: with a replica of it.
+    pub(crate) fn adopt_clock(&self, context: &mut Context, replaced: bool) -> Clock {
+        let clock = context.progress.clock();
+        let position = context.progress.raise_position(self.position(context, clock));
+        context.output(Output::AdoptClock { clock, position, replaced });
+        clock
+    }
+
     /// Steps of the run that belong to a clock that is taken over: where neighbours with about that clock say
     /// that they stand, the lower median of them. Bounds stretch commits, so the clock alone may say far less.
     /// Nobody can say more than the longest commits lead to.
-    pub(crate) fn position(&self, context: &Context, clock: Clock) -> u64 {
+    fn position(&self, context: &Context, clock: Clock) -> u64 {
         let gap = context.config.bounds.progress_gap;
         let near = |member: &Member| member.clock.is_some_and(|own| clock.distance(own) <= gap);
         let heard = self.members.heard().map(|(_, member)| member);

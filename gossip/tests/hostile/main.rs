@@ -8,7 +8,7 @@ use dnode_gossip::testing::{Effect, Host, Pair, Toy, ToyRule, numbers, peer, sna
 use dnode_gossip::{Config, Event, Input, Role, Start};
 use dnode_protocol::frame::{Codec, Leg};
 use dnode_protocol::{
-    Clock, ExchangeId, FragmentId, Heartbeat, Information, Message, PeerId, Phase, Terms, Time,
+    Clock, ExchangeId, FragmentId, Information, Message, PeerId, Phase, Terms, Time,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -18,14 +18,7 @@ const END: u64 = 1 << 48;
 
 fn heartbeat(clock: u64) -> Message {
     let clock = Clock(clock);
-    Message::Heartbeat(Heartbeat {
-        clock,
-        samples: 0,
-        position: 0,
-        step_micros: 0,
-        batch: 0,
-        phase: Phase::Training,
-    })
+    Message::Heartbeat(dnode_gossip::testing::heartbeat(clock, Phase::Training))
 }
 
 fn received(from: u32, message: Message) -> Input {
