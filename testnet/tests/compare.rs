@@ -72,6 +72,13 @@ impl Bench {
         path
     }
 
+    /// The record of the case, and where it is.
+    fn record(&self) -> (PathBuf, serde_json::Value) {
+        let path = self.path("out/digits-2-undisturbed/experiment.json");
+        let text = std::fs::read_to_string(&path).expect("a record");
+        (path, serde_json::from_str(&text).expect("a record"))
+    }
+
     /// The exit code of the comparison and what it says.
     fn compare(&self, experiment: &Path) -> (Option<i32>, String) {
         self.compare_with(experiment, &[])
@@ -181,9 +188,7 @@ fn runs_of_another_program_are_not_gone_on_with_unless_that_is_wanted() {
     let bench = Bench::new();
     let experiment = bench.experiment("good", "[1]");
     bench.compare(&experiment);
-    let path = bench.path("out/digits-2-undisturbed/experiment.json");
-    let text = std::fs::read_to_string(&path).expect("a record");
-    let mut record: serde_json::Value = serde_json::from_str(&text).expect("a record");
+    let (path, mut record) = bench.record();
     for run in record["runs"].as_array_mut().expect("runs") {
         run["made_by"]["program"] = "0123456789abcdef".into();
     }
@@ -203,9 +208,7 @@ fn what_is_missing_after_an_interruption_is_run_and_nothing_else() {
     let bench = Bench::new();
     let experiment = bench.experiment("good", "[1]");
     bench.compare(&experiment);
-    let path = bench.path("out/digits-2-undisturbed/experiment.json");
-    let text = std::fs::read_to_string(&path).expect("a record");
-    let mut record: serde_json::Value = serde_json::from_str(&text).expect("a record");
+    let (path, mut record) = bench.record();
     record["runs"].as_array_mut().expect("runs").pop();
     std::fs::write(&path, record.to_string()).expect("a file");
     let (code, text) = bench.compare(&experiment);
