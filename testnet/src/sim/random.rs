@@ -62,6 +62,7 @@ impl Scenario {
         if rng.random_bool(0.5) {
             scenario.wait = WAIT_MAX.mul_f64(rng.random());
         }
+        scenario.draw_interval(&mut rng);
         scenario.lengthen_rounds();
         scenario
     }
@@ -83,8 +84,7 @@ impl Scenario {
     }
 
     /// A random schedule whose peers work by their speed, half of them on a global batch, and whose gate
-    /// follows the measured step time. Where numbers are exchanged, half of the schedules have
-    /// peers that answer no more than their link or their budget carries.
+    /// follows the measured step time.
     #[must_use]
     pub fn random_paced(seed: u64) -> Self {
         let mut scenario = Self::random(seed);
@@ -106,17 +106,22 @@ impl Scenario {
             Balance::Off | Balance::Steps => Weighting::Equal,
         };
         scenario.gossip.pace = pace;
-        if may_weigh && rng.random_bool(0.5) {
-            let parameters = scenario.parameters.max(1_000);
-            // From a hundredth of a whole exchange of 32 bits a step to all of it.
-            let bytes = (parameters as f64 * 4.0 * rng.random_range(0.01..1.0)) as u64;
-            let bytes_per_step = rng.random_bool(0.5).then_some(bytes);
-            let moments = scenario.gossip.moments;
-            let budget = Budget { link_share: 0.5, bytes_per_step, parameters, moments };
-            scenario.gossip.interval = Interval::Follow(budget);
-        }
         scenario.gossip.gate_timeout = Duration::ZERO;
         scenario
+    }
+
+    /// Half of the schedules have an interval between rounds that follows the link, as it does by
+    /// default, or a budget: from a hundredth of a whole exchange of 32 bits a step to all of it.
+    fn draw_interval(&mut self, rng: &mut ChaCha8Rng) {
+        if self.rule.kind != MixingRule::Exchange || rng.random_bool(0.5) {
+            return;
+        }
+        let parameters = self.parameters.max(1_000);
+        let bytes = (parameters as f64 * 4.0 * rng.random_range(0.01..1.0)) as u64;
+        let bytes_per_step = rng.random_bool(0.5).then_some(bytes);
+        let moments = self.gossip.moments;
+        let budget = Budget { link_share: 0.5, bytes_per_step, parameters, moments };
+        self.gossip.interval = Interval::Follow(budget);
     }
 
     /// Makes delta-set the rule, whose peers come back with their checkpoints, without, or either; in
@@ -124,6 +129,7 @@ impl Scenario {
     fn be_delta_set(&mut self, rng: &mut ChaCha8Rng) {
         self.rule.kind = MixingRule::DeltaSet;
         self.gossip.moments = false;
+        self.gossip.interval = GossipSettings::default().interval;
         self.faults.resume = [0.0, 0.5, 1.0][rng.random_range(0..3)];
         if !rng.random_bool(1.0 / 3.0) {
             return;
