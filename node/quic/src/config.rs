@@ -13,7 +13,8 @@ use crate::congestion::TolerantFactory;
 use crate::error::SetUpError;
 use crate::limits::{
     BIDIRECTIONAL_STREAMS_MAX, CONNECTION_WINDOW, HANDSHAKES_MAX, IDLE_TIMEOUT, INCOMING_BYTES_MAX,
-    INCOMING_MAX, KEEP_ALIVE, NEAR_RTT, STREAM_WINDOW, UNIDIRECTIONAL_STREAMS_MAX,
+    INCOMING_MAX, KEEP_ALIVE, NEAR_DATAGRAM_MAX, NEAR_RTT, STREAM_WINDOW,
+    UNIDIRECTIONAL_STREAMS_MAX,
 };
 use crate::tls::{Identity, Verifier};
 
@@ -66,7 +67,7 @@ impl Config {
     pub(crate) fn new(key: &Keypair, swarm: Purpose) -> Result<Self, SetUpError> {
         let identity = Identity::new(key)?;
         let mut near = transport();
-        near.initial_rtt(NEAR_RTT);
+        near.initial_rtt(NEAR_RTT).mtu_discovery_config(Some(found_up_to(NEAR_DATAGRAM_MAX)));
         let (transport, near) = (Arc::new(transport()), Arc::new(near));
         let reset_key = key.derive_secret(b"dnode QUIC stateless reset").ok_or_else(|| {
             SetUpError::Certificate("the key has no secret to derive from".into())
@@ -80,7 +81,10 @@ impl Config {
             .max_incoming(INCOMING_MAX)
             .incoming_buffer_size(INCOMING_BYTES_MAX)
             .incoming_buffer_size_total(INCOMING_BYTES_MAX * HANDSHAKES_MAX as u64);
-        let endpoint = EndpointConfig::new(Arc::new(ResetKey(reset_key)));
+        let mut endpoint = EndpointConfig::new(Arc::new(ResetKey(reset_key)));
+        endpoint
+            .max_udp_payload_size(NEAR_DATAGRAM_MAX)
+            .map_err(|error| SetUpError::Quic(error.to_string()))?;
         let mut near_server = server.clone();
         near_server.transport_config(Arc::clone(&near));
         let near_server = Arc::new(near_server);
@@ -105,9 +109,8 @@ impl Config {
 
 /// The same for all kinds of connection, because a server chooses before it knows the kind.
 ///
-/// Segmentation offload stays on: it is worth a factor of four. Path MTU discovery keeps its bound
-/// of 1452 bytes: ten offloaded segments must stay below 64 KiB, and a link that carries more is
-/// not the one that limits.
+/// Segmentation offload stays on: it is worth a factor of four. Path MTU discovery keeps quinn's bound
+/// of 1452 bytes where the other end is far: no line between two places carries more.
 fn transport() -> TransportConfig {
     let mut config = TransportConfig::default();
     let idle = u32::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
@@ -123,6 +126,13 @@ fn transport() -> TransportConfig {
         .mtu_discovery_config(Some(MtuDiscoveryConfig::default()))
         .congestion_controller_factory(Arc::new(TolerantFactory));
     config
+}
+
+/// Path MTU discovery that tries datagrams of at most so many bytes.
+fn found_up_to(bytes: u16) -> MtuDiscoveryConfig {
+    let mut discovery = MtuDiscoveryConfig::default();
+    discovery.upper_bound(bytes);
+    discovery
 }
 
 /// Derived from the identity, so that a peer that starts again resets the connections of its
