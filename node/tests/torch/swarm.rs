@@ -87,9 +87,9 @@ fn end(peers: &mut [Peer]) -> Vec<Value> {
 }
 
 /// Both exchange, and say so.
-fn exchange(each: [&[&str]; 2]) {
+fn exchange(all: &[&str], each: [&[&str]; 2]) {
     let root = tempfile::tempdir().unwrap();
-    let mut peers = start(&root, &[], each);
+    let mut peers = start(&root, all, each);
     for peer in &mut peers {
         peer.wait_line("commits", |line| line["clock"].as_u64().is_some_and(|at| at >= COMMITS));
     }
@@ -103,16 +103,22 @@ fn exchange(each: [&[&str]; 2]) {
 fn peers_on_libtorch_exchange_in_every_precision() {
     for precision in ["f32", "bf16", "fp16"] {
         let own = libtorch(precision);
-        exchange([&words(&own), &words(&own)]);
+        exchange(&[], [&words(&own), &words(&own)]);
     }
 }
 
 #[test]
 fn a_peer_on_libtorch_and_one_on_the_embedded_engine_exchange() {
-    exchange([
-        &words(&libtorch("bf16")),
-        &["--set", "node.backend=embedded", "--set", "node.recompute=false"],
-    ]);
+    for moments in ["false", "true"] {
+        let moments = format!("gossip.moments={moments}");
+        exchange(
+            &["--set", &moments],
+            [
+                &words(&libtorch("bf16")),
+                &["--set", "node.backend=embedded", "--set", "node.recompute=false"],
+            ],
+        );
+    }
 }
 
 #[test]
