@@ -155,6 +155,47 @@ fn who_is_invited_trains_and_who_is_removed_is_out_for_good() {
     assert!(line.contains("the invitation is used up"), "{line}");
 }
 
+#[test]
+fn who_may_invite_further_lets_others_in_as_far_as_that_goes_and_no_longer() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(run(root.path(), &["run", "create", "--data-dir", "owner/data"]).0, 0);
+    let mut owner = start(&root, "owner", &[]);
+    owner.address();
+    let first = invite(&root, "first", &["--further", "1"]);
+    let mut one = start(&root, "one", &[&first, "--require-peers", "1"]);
+    one.wait_event("training");
+
+    // It lets in another one, who may let in nobody; nor may it give more than it has.
+    let second = invite_from(&root, "one", "second", &["--expires", "2h"]);
+    let mut two = start(&root, "two", &[&second, "--require-peers", "2"]);
+    two.wait_event("training");
+    let (status, _, line) =
+        run(root.path(), &["invite", "--data-dir", "two/data", "--expires", "1h"]);
+    assert_eq!(status, 2, "{line}");
+    assert!(line.contains("its invitation does not let it invite others"), "{line}");
+    let more = ["invite", "--data-dir", "one/data", "--expires", "1h", "--further", "1"];
+    let (status, _, line) = run(root.path(), &more);
+    assert_eq!((status, line.contains("give --further at most 0")), (2, true), "{line}");
+
+    // The owner's audit log names the chain by which it came.
+    let id = two.id().to_string();
+    let came = format!("{} by invitation ", &id[id.len() - 6..]);
+    wait("the owner's audit log has the newcomer", || {
+        audit("show", &owner.data()).0.contains(&came).then_some(())
+    });
+
+    // Whoever invited it is removed: so is it, as no chain leads to it any more.
+    let inviter = one.id().to_string();
+    let revoke = ["revoke", "--data-dir", "owner/data", &inviter];
+    assert_eq!(run(root.path(), &revoke).0, 0);
+    down(&mut owner, &inviter);
+    down(&mut owner, &id);
+    assert_eq!(two.wait_exit().code(), Some(2), "{}", two.log());
+    assert!(two.log().contains("leave the run: "), "{}", two.log());
+    owner.signal("INT");
+    owner.finish();
+}
+
 #[cfg(unix)]
 #[test]
 fn an_invitation_is_written_for_nobody_else_or_it_is_said_who_can_read_it() {
