@@ -10,8 +10,9 @@ use dnode_protocol::{Clock, RunField, RunSpec};
 use dnode_trainer::checkpoint::{Checkpoint, load_latest, save};
 use dnode_trainer::codec::{Encoded, decode, decode_displace};
 use dnode_trainer::{
-    DataConfig, DataKind, Dataset, Description, IdleTrainer, Positions, Replica, Source, Tokenizer,
-    model_of,
+    DataConfig, DataKind, Dataset, Description, IdleTrainer, LocalConfig, ModelConfig, ModelKind,
+    OptimizerConfig, OptimizerKind, Positions, Replica, SampleShape, Source, Tokenizer,
+    initial_parameters, model_of,
 };
 use tempfile::TempDir;
 
@@ -102,11 +103,13 @@ pub fn images(data: &[u8]) {
     let _ = Dataset::open(&config, 1, 8);
 }
 
-/// Changes to the files of a checkpoint that holds. What was changed is not loaded unseen.
+/// Changes to the files of a checkpoint that holds. What was changed is not loaded unseen, unless the manifest
+/// lists it as it is, as it does for every other choice.
 pub fn checkpoint(data: &[u8]) {
     let sound = sound_checkpoint();
     let Some((choice, changes)) = data.split_first() else { return };
-    let changed = usize::from(*choice) % sound.len();
+    let changed = usize::from(choice >> 1) % sound.len();
+    let mut listed = None;
     let folder = folder();
     let directory = folder.path().join("000000000007");
     fs::create_dir(&directory).expect("a folder in a temporary one");
@@ -116,8 +119,12 @@ pub fn checkpoint(data: &[u8]) {
         if index == changed {
             change(&mut bytes, changes);
             same = bytes == sound[index].1;
+            listed = (choice & 1 == 1).then(|| relisted(sound, (name, &bytes))).flatten();
         }
         write(&directory.join(name), &bytes);
+    }
+    if let Some((manifest, bytes)) = &listed {
+        write(&directory.join(manifest), bytes);
     }
     let mut replica = replica();
     let form = (replica.layout(), replica.fragments());
@@ -127,9 +134,80 @@ pub fn checkpoint(data: &[u8]) {
         assert!(!same, "a sound checkpoint is loaded: {loaded:?}");
         return;
     };
-    assert!(same || is_manifest, "a changed {} is loaded", sound[changed].0);
+    assert!(same || is_manifest || listed.is_some(), "a changed {} is loaded", sound[changed].0);
     let _ = loaded.unsound();
     let _ = loaded.restore(&mut replica);
+}
+
+/// The manifest among these files, with the length and the hash of another file; `None` where that is the
+/// manifest itself.
+fn relisted(
+    files: &[(String, Vec<u8>)],
+    (name, bytes): (&str, &[u8]),
+) -> Option<(String, Vec<u8>)> {
+    let (manifest, text) = files.iter().find(|(name, _)| name.ends_with(".json"))?;
+    let mut manifest_now: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let entries = manifest_now.get_mut("files")?.as_array_mut()?;
+    let entry = entries.iter_mut().find(|entry| entry["name"] == name)?;
+    entry["bytes"] = bytes.len().into();
+    entry["blake3"] = blake3::hash(bytes).to_hex().as_str().into();
+    Some((manifest.clone(), manifest_now.to_string().into_bytes()))
+}
+
+/// Changes to a file of weights that holds, or `data` as one: as `dnode` writes it, in a folder of
+/// `transformers`, or as the index of such a folder.
+pub fn weights(data: &[u8]) {
+    let Some((choice, changes)) = data.split_first() else { return };
+    let (model, shape) = small_llama();
+    let of = |init| {
+        let optimizer = OptimizerConfig::default_of(OptimizerKind::Sgd);
+        let model = ModelConfig { init, ..model.clone() };
+        LocalConfig { model, optimizer, seed: 1, batch: 1, steps: 1, threads: 1, recompute: false }
+    };
+    let mut file = sound_weights(&of(None), shape);
+    if choice & 1 == 0 {
+        change(&mut file, changes);
+    } else {
+        file = changes.to_vec();
+    }
+    let folder = folder();
+    let name = ["parameters.safetensors", "model.safetensors", "model.safetensors.index.json"];
+    let name = name[usize::from(choice >> 1) % name.len()];
+    write(&folder.path().join(name), &file);
+    if name != "parameters.safetensors" {
+        write(&folder.path().join("config.json"), b"{}");
+        write(&folder.path().join("a.safetensors"), &sound_weights(&of(None), shape));
+    }
+    if let Ok((layout, values)) = initial_parameters(&of(Some(folder.path().to_owned())), shape) {
+        assert_eq!(values.len(), layout.parameters());
+    }
+}
+
+fn small_llama() -> (ModelConfig, SampleShape) {
+    let (kind, context, vocabulary) = (ModelKind::Llama, 4, 7);
+    let plain = ModelConfig::default();
+    let model = ModelConfig { kind, layers: 1, heads: 2, key_value_heads: 1, width: 8, ..plain };
+    let model = ModelConfig { inner: 5, context, vocabulary, ..model };
+    (model, SampleShape::Text { context, vocabulary })
+}
+
+/// The numbers that a model draws, as a file of safetensors.
+fn sound_weights(config: &LocalConfig, shape: SampleShape) -> Vec<u8> {
+    let (layout, values) = initial_parameters(config, shape).expect("a sound model");
+    let mut header = serde_json::Map::new();
+    let mut begin = 0;
+    for tensor in layout.tensors() {
+        let end = begin + 4 * tensor.shape.iter().product::<usize>();
+        let told = serde_json::json!({
+            "dtype": "F32", "shape": tensor.shape, "data_offsets": [begin, end],
+        });
+        header.insert(tensor.name.clone(), told);
+        begin = end;
+    }
+    let header = serde_json::Value::Object(header).to_string().into_bytes();
+    let numbers = values.iter().flat_map(|value| value.to_le_bytes());
+    let length = (header.len() as u64).to_le_bytes();
+    length.into_iter().chain(header.iter().copied()).chain(numbers).collect()
 }
 
 /// The files of a checkpoint, by name.

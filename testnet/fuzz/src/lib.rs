@@ -14,7 +14,7 @@ mod verdicts;
 
 pub use audit::{audit, sound_log};
 pub use campaign::Campaign;
-pub use files::{checkpoint, codecs, images, model_file, tokenizer};
+pub use files::{checkpoint, codecs, images, model_file, tokenizer, weights};
 pub use frames::{decode_control, decode_tensor};
 pub use gossip_core::gossip_core;
 pub use invitation::invitation;
@@ -22,7 +22,7 @@ pub use membership::membership;
 pub use verdicts::verdicts;
 
 /// Every target by name, as in `fuzz_targets/` and `corpus/`.
-pub const TARGETS: [(&str, fn(&[u8])); 12] = [
+pub const TARGETS: [(&str, fn(&[u8])); 13] = [
     ("audit", audit),
     ("checkpoint", checkpoint),
     ("codecs", codecs),
@@ -35,4 +35,5 @@ pub const TARGETS: [(&str, fn(&[u8])); 12] = [
     ("model_file", model_file),
     ("tokenizer", tokenizer),
     ("verdicts", verdicts),
+    ("weights", weights),
 ];
