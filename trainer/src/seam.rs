@@ -76,7 +76,7 @@ pub struct DataIdentity {
 pub struct Evaluation {
     /// Mean loss, nats per sample or token.
     pub loss: f64,
-    /// Fraction of samples (or tokens) predicted right, in `[0, 1]`.
+    /// Fraction of samples (or tokens) predicted right, in `[0, 1]`; NaN where it is not known.
     pub accuracy: f64,
     /// Samples (or tokens) evaluated.
     pub count: u64,

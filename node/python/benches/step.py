@@ -98,17 +98,12 @@ def worker(given: argparse.Namespace) -> None:
     bare: "list[dict[str, float]]" = []
     joined: "list[dict[str, float]]" = []
     settings = dict(text.split("=", 1) for text in given.set)
-    folder = Path(os.environ["DNODE_LAUNCH_FOLDER"])
     meet("bare-0")
     bare.append(phase(given.seconds, step))
     memory = [resident_mb()]
     for turn in range(given.turns):
         meet(f"join-{turn}")
-        # Peers of a launch find each other by what lies in its folder, once.
-        os.environ["DNODE_LAUNCH_FOLDER"] = str(folder / f"turn-{turn}")
-        Path(os.environ["DNODE_LAUNCH_FOLDER"]).mkdir(exist_ok=True)
         swarm = dnode.join(model, optimizer, run="bench", steps=10**9, config=settings, verbose=False)
-        os.environ["DNODE_LAUNCH_FOLDER"] = str(folder)
         meet(f"joined-{turn}")
         inside.clear()
         joined.append(phase(given.seconds, step))

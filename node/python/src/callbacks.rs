@@ -2,6 +2,7 @@
 
 use dnode::{StateTensor, TrainError, TrainerState};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyByteArray;
 
 /// Bytes of an f32.
@@ -40,18 +41,17 @@ impl Callbacks {
     pub(crate) fn save(&self) -> TrainerState<'static> {
         let saved = Python::attach(|py| {
             let saved = self.0.call_method0(py, "save");
-            let saved = saved.and_then(|it| it.extract::<Vec<(String, Vec<u8>)>>(py));
+            let saved = saved.and_then(|it| it.extract::<Vec<(String, PyBackedBytes)>>(py));
             saved.unwrap_or_else(|error| {
                 tracing::error!("save the optimizer's state: {error}; the checkpoint lacks it");
                 Vec::new()
             })
         });
-        let number = |bytes: &[u8]| {
-            let bytes = bytes.first_chunk::<WIDTH>().copied().unwrap_or_default();
-            f32::from_ne_bytes(bytes)
-        };
-        let tensor = |(name, bytes): (String, Vec<u8>)| {
-            StateTensor::new(name, bytes.chunks_exact(WIDTH).map(number).collect::<Vec<f32>>())
+        // Other threads of Python go on meanwhile; each vector's bytes are freed as soon as they are read.
+        let tensor = |(name, bytes): (String, PyBackedBytes)| {
+            let (numbers, _) = bytes.as_chunks::<WIDTH>();
+            let numbers = numbers.iter().map(|&number| f32::from_ne_bytes(number));
+            StateTensor::new(name, numbers.collect::<Vec<f32>>())
         };
         TrainerState { tensors: saved.into_iter().map(tensor).collect() }
     }
@@ -60,17 +60,19 @@ impl Callbacks {
     pub(crate) fn restore(&self, state: &TrainerState<'_>) -> Result<(), TrainError> {
         Python::attach(|py| {
             let tensors = state.tensors.iter().map(|tensor| {
-                let bytes: Vec<u8> = tensor
-                    .values
-                    .f32()
-                    .unwrap_or_default()
-                    .iter()
-                    .flat_map(|value| value.to_ne_bytes())
-                    .collect();
-                (tensor.name.as_str(), PyByteArray::new(py, &bytes))
+                let values = tensor.values.f32().unwrap_or_default();
+                let bytes = PyByteArray::new_with(py, WIDTH * values.len(), |bytes| {
+                    let (places, _) = bytes.as_chunks_mut::<WIDTH>();
+                    for (place, value) in places.iter_mut().zip(values) {
+                        *place = value.to_ne_bytes();
+                    }
+                    Ok(())
+                });
+                Ok((tensor.name.as_str(), bytes?))
             });
-            let tensors: Vec<_> = tensors.collect();
-            let restored = self.0.call_method1(py, "restore", (tensors,));
+            let restored = tensors
+                .collect::<PyResult<Vec<_>>>()
+                .and_then(|tensors| self.0.call_method1(py, "restore", (tensors,)));
             restored.map(drop).map_err(|error| TrainError::State(crate::errors::said(py, &error)))
         })
     }

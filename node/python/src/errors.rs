@@ -41,7 +41,13 @@ pub(crate) fn said(py: Python<'_>, error: &PyErr) -> String {
 }
 
 fn of_node(error: &JoinError) -> PyErr {
-    let text = dnode::error_text(error);
+    let text = if let JoinError::NotResumed { folder, step } = error {
+        format!(
+            "{folder} holds a checkpoint of this run at step {step}: give resume=True to go on from it, or another data_dir"
+        )
+    } else {
+        dnode::error_text(error)
+    };
     if matches!(error, JoinError::Drive(DriveError::OtherRun(_))) {
         return RunMismatch::new_err(text);
     }

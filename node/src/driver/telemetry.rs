@@ -29,10 +29,10 @@ use interval::IntervalNews;
 pub use invitation::ADDRESS_FILE;
 pub(crate) use invitation::{Invitation, write_addresses};
 use staleness::Counts;
-use viewing::Tally;
 pub(crate) use viewing::Viewing;
 #[cfg(feature = "otel")]
 pub(crate) use viewing::path;
+use viewing::{Tally, number};
 
 use crate::peer::LastEvaluation;
 use crate::telemetry::caused::Caused;
@@ -338,6 +338,7 @@ impl Telemetry {
     pub(crate) fn evaluated(&mut self, position: Position, evaluation: Evaluation) {
         self.position = position;
         let (Evaluation { loss, accuracy, count }, step) = (evaluation, position.step);
+        let accuracy = number(accuracy);
         let told = self.evaluated.map(|(_, told)| told);
         let told = told.filter(|told| told.elapsed() < EVALUATED_EVERY).unwrap_or_else(|| {
             tracing::info!(step, loss, accuracy, "evaluated");
@@ -345,7 +346,6 @@ impl Telemetry {
         });
         self.evaluated = Some((LastEvaluation { step, evaluation }, told));
         self.viewing.evaluated(step, loss, accuracy);
-        let accuracy = Some(accuracy);
         self.metrics.write(self.stamp(), Body::Evaluate(Evaluate { loss, accuracy, count }));
     }
 
@@ -431,9 +431,9 @@ impl Telemetry {
         let body = Final {
             reason: self.reason.to_owned(),
             loss: evaluation.map_or(f64::NAN, |evaluation| evaluation.loss),
-            accuracy: evaluation.map(|evaluation| evaluation.accuracy),
+            accuracy: evaluation.and_then(|evaluation| number(evaluation.accuracy)),
             averaged_loss: ending.averaged.map(|evaluation| evaluation.loss),
-            averaged_accuracy: ending.averaged.map(|evaluation| evaluation.accuracy),
+            averaged_accuracy: ending.averaged.and_then(|evaluation| number(evaluation.accuracy)),
             bytes_out: bytes.sent,
             bytes_in: bytes.received,
             wait_s: ending.wait_s,

@@ -16,11 +16,11 @@ class Excluded:
     """Names of parameters, of buffers or of parts of the model, and parameters themselves."""
 
     def __init__(
-        self, model: torch.nn.Module, given: "Union[str, torch.Tensor, Iterable[Union[str, torch.Tensor]]]" = ()
+        self, model: torch.nn.Module, given: "Union[str, torch.Tensor, Iterable[Union[str, torch.Tensor]], None]" = ()
     ) -> None:
         from dnode._torch import places
 
-        things: "list[object]" = [given] if isinstance(given, (str, torch.Tensor)) else list(given)
+        things: "list[object]" = [given] if isinstance(given, (str, torch.Tensor)) else list(given or ())
         self._names: "set[str]" = set()
         self._tensors: "set[int]" = set()
         # What the numbers stand for lives as long as they do.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Iterator, Mapping, Optional, Union
 
 import torch
 import torch.distributed as group
@@ -15,6 +16,28 @@ from dnode._swarm import Swarm, join
 
 #: Figures of :attr:`Swarm.stats` that go to a framework's logs, as ``swarm_peers`` and so on.
 _FIGURES = ("peers", "exchanges", "commits", "position", "staleness", "distance")
+
+
+def unused(folder: Path) -> Path:
+    """``folder``, or where an earlier training has left checkpoints there the first of ``folder-2``, ``folder-3`` …
+    that has none."""
+    return next(it for it in _numbered(folder) if not any(it.glob("checkpoints/*")))
+
+
+def newest(folder: Path) -> Path:
+    """The last of ``folder``, ``folder-2`` … that has checkpoints; ``folder`` if none has."""
+    found = folder
+    for it in _numbered(folder):
+        if not any(it.glob("checkpoints/*")):
+            return found
+        found = it
+    return found
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    yield folder
+    for number in itertools.count(2):
+        yield folder.with_name(f"{folder.name}-{number}")
 
 
 class Host:
@@ -72,7 +95,7 @@ class Host:
         """The settings, with what the framework knows where they say nothing."""
         config = self._settings.get("config") or {}
         defaults: dict[str, Any] = {} if steps is None else {"steps": steps}
-        launched = _launch.folder()
+        launched = _launch.folder(resume)
         if launched is None:
             defaults["data_dir"] = str(data_dir)
         given = _options.with_defaults(self._settings, config, defaults)
@@ -103,7 +126,7 @@ class Host:
                 self.membership = "alone"
         return self.membership
 
-    def evaluate(self, loss: float, accuracy: float, count: int) -> None:
+    def evaluate(self, loss: float, accuracy: Optional[float], count: int) -> None:
         """The loop has measured the model on held-out data."""
         if self.swarm is not None and self.membership == "joined":
             self.swarm.evaluate(loss, accuracy, max(1, count))

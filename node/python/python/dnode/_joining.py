@@ -47,6 +47,12 @@ class Joining:
         """Whether the optimizer's first moments are averaged (``gossip.moments``)."""
         return is_true(keys(self.settings, self.config).get("gossip.moments", False))
 
+    @property
+    def folder(self) -> Optional[Path]:
+        """The folder where the peer's data are to be, if one was named."""
+        given = keys(self.settings, self.config).get("node.data_dir")
+        return None if given is None else Path(str(given)).resolve()
+
     def node(self, model: Model) -> tuple[_native.Node, Optional[str]]:
         """Joins; returns the node and its temporary folder, if it has one.
 
@@ -60,7 +66,9 @@ class Joining:
             if not isinstance(self.resume, bool):
                 placed = _state.place(self.resume, self.run, options.data_dir)
             rest = (ticket, sorted(self.agreed.items()), self.resumes, self.raises)
-            return _native.Node(self.run, options.texts, model, rest), options.temporary
+            node = _native.Node(self.run, options.texts, model, rest)
+            _launch.joined(self.resume is True)
+            return node, options.temporary
         except BaseException:
             # A checkpoint that was refused would be in the way of the next start.
             for folder in (placed, options.temporary):
@@ -74,7 +82,7 @@ class Joining:
         tickets = [word for word in self.bootstrap if word not in addresses]
         if addresses:
             given["bootstrap"] = addresses
-        given = with_defaults(given, self.config, _launch.place() or {})
+        given = with_defaults(given, self.config, _launch.place(self.resume is True) or {})
         options = Options(given, self.config)
         ticket = self.ticket or next(iter(tickets), None)
         if ticket is None and not options.is_open and "network.secret_file" not in keys(given, self.config):

@@ -20,8 +20,9 @@ FOLDER = "DNODE_LAUNCH_FOLDER"
 
 #: Seconds that the processes get to leave after one has failed.
 _GRACE = 20.0
-#: Seconds that a peer waits for the address of the first one.
-_ADDRESS = 120.0
+#: Seconds that a peer waits for the address of the first one, which may have a large model to load; where that
+#: one has failed, :func:`launch` ends the others.
+_ADDRESS = 1800.0
 
 
 def launch(
@@ -36,7 +37,8 @@ def launch(
     """Runs ``script`` in ``n`` processes whose calls of :func:`dnode.join` make one swarm.
 
     In each of them ``join`` waits for the others, listens on this machine alone, and keeps its data in
-    ``folder/0`` and so on; ``bootstrap`` need not be given. Returns the folder when all have ended.
+    ``folder/0`` and so on; ``bootstrap`` need not be given. A script may join one swarm after the other: the data of
+    the second one are in ``folder/0-2``. Returns the folder when all have ended.
 
     :param folder: where their data are; a new temporary folder if it is not given.
     :param timeout: seconds after which the processes are ended.
@@ -101,15 +103,35 @@ def _end(peers: list[subprocess.Popen[bytes]]) -> None:
             peer.wait()
 
 
-def folder() -> Optional[Path]:
-    """The folder of this process where :func:`launch` has started it, else ``None``."""
+#: The last swarm that this process has joined where :func:`launch` has started it, from 1.
+_last = 0
+
+
+def joined(resumes: bool) -> None:
+    """This process has joined; the next swarm that it joins and does not resume has folders of its own."""
+    global _last
+    _last = _number(resumes)
+
+
+def _number(resumes: bool) -> int:
+    return max(1, _last if resumes else _last + 1)
+
+
+def folder(resumes: bool) -> Optional[Path]:
+    """The folder of this process where :func:`launch` has started it, else ``None``; for the second swarm that it
+    joins ``0-2`` and so on. ``resumes``: whether it goes on with the last one."""
     rank = os.environ.get(RANK)
-    return None if rank is None else Path(os.environ[FOLDER]) / rank
+    return None if rank is None else _of(rank, resumes)
 
 
-def place() -> Optional[dict[str, Any]]:
+def _of(rank: str, resumes: bool) -> Path:
+    number = _number(resumes)
+    return Path(os.environ[FOLDER]) / (rank if number == 1 else f"{rank}-{number}")
+
+
+def place(resumes: bool) -> Optional[dict[str, Any]]:
     """The settings of this process where :func:`launch` has started it, else ``None``."""
-    own = folder()
+    own = folder(resumes)
     if own is None:
         return None
     found: dict[str, Any] = {
@@ -119,8 +141,8 @@ def place() -> Optional[dict[str, Any]]:
         "mdns": False,
         "open": True,
     }
-    if own.name != "0":
-        found["bootstrap"] = [_address(own.parent / "0" / "address")]
+    if os.environ[RANK] != "0":
+        found["bootstrap"] = [_address(_of("0", resumes) / "address")]
     return found
 
 

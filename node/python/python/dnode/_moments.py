@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import torch
 
+from dnode._logging import LOGGER
 from dnode._native import ConfigError
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Where optimizers keep the mean of gradients: Adam and those like it, then SGD, RMSprop and Muon.
 _KEYS = ("exp_avg", "momentum_buffer")
+#: Optimizers of which the log has said that their moments are not found.
+_told: "set[int]" = set()
 #: Where the correction of Adam's first moment differs from 1 by less, it is taken for 1.
 _CORRECTED = 1e-4
 
@@ -71,6 +74,16 @@ class Moment:
             kept = state.get(key)
             if isinstance(kept, torch.Tensor) and kept.shape == self.parameter.shape:
                 return kept
+        if state and all(state.get(key) is None for key in _KEYS) and id(self._optimizer) not in _told:
+            _told.add(id(self._optimizer))
+            LOGGER.warning(
+                "gossip.moments: %s keeps neither %s for a parameter of %s, but %s: zeros are exchanged in their place; "
+                "leave gossip.moments out",
+                type(self._optimizer).__name__,
+                " nor ".join(f"`{key}`" for key in _KEYS),
+                list(self.parameter.shape),
+                ", ".join(f"`{key}`" for key in sorted(state, key=str)),
+            )
         return None
 
     def _correction(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Mapping, Optional, Union
 
 import torch
 
@@ -12,6 +12,10 @@ from dnode import _parts
 FORM = ":form"
 #: After the name of a parameter that is not exchanged: its numbers.
 LOCAL = ":weights"
+#: Before the name of the kind of optimizer whose state it is.
+KIND = "optimizer:"
+#: Before the number of a group of the optimizer, and the name of what it says.
+GROUP = "group."
 #: Types of state by their place in this list, which only grows; a number of Python's has no shape.
 _STATES: tuple[Any, ...] = (
     int,
@@ -26,16 +30,31 @@ _STATES: tuple[Any, ...] = (
     torch.int32,
     torch.int64,
     torch.bool,
+    bool,
 )
 #: A length of a shape is told as two numbers, of which the second is below this: f32 has both exactly.
 _LOW = 1 << 20
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is one number, of Python or as a tensor."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    return isinstance(value, (int, float))
+
+
+def numbers_of(group: "Mapping[str, Any]") -> "dict[str, Union[int, float]]":
+    """What a group of an optimizer says in single numbers: its learning rate, and what else a loop, a scheduler or
+    the optimizer may change, such as a step that is counted there."""
+    found = {key: value for key, value in group.items() if key != "params" and is_number(value)}
+    return {key: value.item() if isinstance(value, torch.Tensor) else value for key, value in found.items()}
 
 
 def form(value: Any, parameter: torch.Tensor) -> Optional[torch.Tensor]:
     """Type and shape of an optimizer's state as numbers of f32; ``None`` where they are as without them: those of
     the parameter, or one number of f32."""
     if not isinstance(value, torch.Tensor):
-        kind = [float(_STATES.index(type(value)))] if type(value) in (int, float) else None
+        kind = [float(_STATES.index(type(value)))] if type(value) in (int, float, bool) else None
         return None if kind is None else torch.tensor(kind, dtype=torch.float32, device="cpu")
     plain = value.shape == parameter.shape and value.dtype == parameter.dtype and value.numel() > 1
     if plain or (value.dim() == 0 and value.dtype == torch.float32) or value.dtype not in _STATES:
@@ -50,7 +69,7 @@ def formed(numbers: torch.Tensor, form: torch.Tensor, parameter: torch.Tensor) -
     if not 0 <= kind < len(_STATES):
         return numbers.clone()
     shape = [high * _LOW + low for high, low in zip(lengths[::2], lengths[1::2])]
-    if _STATES[kind] in (int, float):
+    if _STATES[kind] in (int, float, bool):
         return _STATES[kind](numbers[0])
     # One number is counted on the host, as optimizers do.
     whole = numbers.clone().reshape(shape).to(_STATES[kind])

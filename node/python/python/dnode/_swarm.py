@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import shutil
 import sys
@@ -46,11 +47,11 @@ def join(
     optimizer: "Optional[torch.optim.Optimizer]" = None,
     *,
     run: str,
-    bootstrap: Union[str, Sequence[str]] = (),
+    bootstrap: Union[str, Sequence[str], None] = (),
     ticket: Optional[str] = None,
     resume: Union[None, bool, Mapping[str, Any]] = None,
     buffers: str = "keep",
-    exclude: "Union[str, torch.Tensor, Iterable[Union[str, torch.Tensor]]]" = (),
+    exclude: "Union[str, torch.Tensor, Iterable[Union[str, torch.Tensor]], None]" = (),
     agreed: Optional[dict[str, str]] = None,
     errors: str = "alone",
     process_group: "Optional[torch.distributed.ProcessGroup]" = None,
@@ -60,6 +61,7 @@ def join(
 ) -> "Swarm":
     """Joins the run of this name with a model, and waits until the first step may be taken.
 
+    A swarm that this process has joined before with some of these parameters, or in this ``data_dir``, is left.
     Where the swarm has trained already, the model then has its weights. Peers that begin together
     should begin with equal weights: call ``torch.manual_seed`` before the model is made, or load one
     file everywhere.
@@ -115,7 +117,7 @@ def join(
     from dnode._exclude import Excluded
 
     _logging.start(verbose)
-    addresses = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
+    addresses = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap or ())
     resumed = resume if isinstance(resume, Mapping) else bool(resume)
     joining = Joining(run, settings, config or {}, addresses, ticket, resumed, agreed or {}, errors == "raise")
     return Swarm(model, optimizer, joining, (buffers, Excluded(model, exclude), process_group))
@@ -141,6 +143,16 @@ def _leave_all() -> None:
                 # The others are left all the same.
                 _logging.LOGGER.error("a swarm was not left: %s", error)
         _logging.drain()
+
+
+def _leave_before(tensors: "set[int]", folder: Optional[Path]) -> None:
+    """Leaves the swarms of this process that have some of these tensors, or this folder: a notebook's cell that joins
+    has run again, before Python has freed what it made the last time."""
+    for swarm in list(_open):
+        held = swarm._held is not None and folder is not None and swarm.data_dir.resolve() == folder
+        if held or any(id(it.tensor) in tensors for it in swarm._tensors):
+            _logging.LOGGER.info("leaves the swarm that this process had joined before: it joins again")
+            swarm._leave_quietly()
 
 
 def _in_child() -> None:
@@ -185,6 +197,7 @@ class Swarm:
         host = _torch.Host() if self._link is None else _torch.Host(self._link.size, self._link.speaks)
         collected = _torch.collect(model, optimizer, buffers, host, excluded)
         self._tensors, self._local = collected.exchanged, collected.local
+        _leave_before({id(it.tensor) for it in self._tensors}, joining.folder)
         self._moments: "list[Moment]" = []
         if joining.moments:
             self._moments = _moments.of(self._tensors, optimizer, self._link is not None)
@@ -312,16 +325,20 @@ class Swarm:
             except BaseException:
                 self._learn()
                 raise
-            return
-        try:
-            if not link.closed:
-                self._last = Step(*link.run(ordered))
-            elif link.speaks:
-                self._last = Step(*ordered())
-        except BaseException:
-            link.closed = True
-            self._last = replace(self._last, membership="alone")
-            raise
+        else:
+            try:
+                if not link.closed:
+                    self._last = Step(*link.run(ordered))
+                elif link.speaks:
+                    self._last = Step(*ordered())
+            except BaseException:
+                link.closed = True
+                self._last = replace(self._last, membership="alone")
+                raise
+        if self._last.moved:
+            from dnode import _torch
+
+            _torch.changed(self._tensors)
 
     def _ask(self, ask: Callable[[_native.Node], T]) -> T:
         """Asks the node; of a model in parts, which all ranks must gather, all ranks ask."""
@@ -364,7 +381,8 @@ class Swarm:
 
         Exchanged weights are moved in this call. It returns at once as a rule; it waits when a bound of
         staleness holds back a commit, and when the steps of the run are done and all peers mix a last
-        time. After the run it does nothing.
+        time. After the run it does nothing. A backward pass of what was computed before this call is refused by
+        PyTorch where weights were moved, as after ``optimizer.step()``.
 
         :param loss: mean training loss of the step, nats; a tensor on a device is not waited for.
         :param samples: samples of this process's step, over all its accumulated batches. Processes of a
@@ -394,16 +412,16 @@ class Swarm:
         processes = 1 if self._link is None else self._link.size
         return self._node.step((number, processes * samples, rate, norm))
 
-    def evaluate(self, loss: float, accuracy: float = 0.0, count: int = 1) -> None:
+    def evaluate(self, loss: float, accuracy: Optional[float] = None, count: int = 1) -> None:
         """The loop has measured the model on held-out data; told to the swarm with the next step. In a process group
         what rank 0 has measured counts.
 
         :param loss: mean loss, nats per sample or token.
-        :param accuracy: share of right answers, in [0, 1].
+        :param accuracy: share of right answers, in [0, 1]; ``None`` where it is not known.
         :param count: samples or tokens measured.
         """
         if self._held is not None:
-            self._held.evaluate(float(loss), float(accuracy), count)
+            self._held.evaluate(float(loss), math.nan if accuracy is None else float(accuracy), count)
 
     def wait_for_peers(self, n: int, timeout: Optional[float] = None) -> int:
         """Waits until ``n`` other peers are connected, at most ``timeout`` seconds; returns how many are: 0

@@ -239,6 +239,20 @@ class Tensor:
                 self.tensor.copy_(self.mirror, non_blocking=True)
 
 
+def changed(tensors: "Sequence[Tensor]") -> None:
+    """Tells PyTorch that tensors without a mirror were written where they lie: a backward pass that still needs what
+    they were is refused then, and not computed with other numbers."""
+    count: Any = getattr(torch.autograd.graph, "increment_version", None)
+    for it in tensors:
+        if it.mirror is not None or it.in_parts:
+            continue
+        if count is not None:
+            count(it.tensor)
+        else:
+            # Before PyTorch 2.3: a change of none of its numbers, which counts as one.
+            it.tensor.detach().reshape(-1)[:0].zero_()
+
+
 def devices(tensors: "Sequence[Tensor]") -> list[Any]:
     """The CUDA devices that have some of the tensors."""
     return list({it.tensor.device for it in tensors if it.tensor.is_cuda})
@@ -428,6 +442,10 @@ def bytes_of(flat: torch.Tensor) -> bytes:
     return ctypes.string_at(flat.data_ptr(), 4 * flat.numel())
 
 
+def _number(value: "Union[int, float, bool]") -> bytes:
+    return bytes_of(torch.tensor(float(value), dtype=torch.float32, device="cpu"))
+
+
 class Callbacks:
     """What the Rust side calls while the loop waits in a call of the swarm."""
 
@@ -451,6 +469,8 @@ class Callbacks:
         self._names: dict[int, str] = {}
         self._told_of: set[str] = set()
         self._told_of_strangers = False
+        # What the groups say before any step and before what a checkpoint has of them.
+        self._groups = [] if optimizer is None else [_saved.numbers_of(group) for group in optimizer.param_groups]
         self.follow()
         self._strangers = self._unknown()
         if self._strangers and speaks:
@@ -470,8 +490,8 @@ class Callbacks:
         self._mirrored[index].store()
 
     def save(self) -> list[tuple[str, bytes]]:
-        """Parameters that are not exchanged, the optimizer's state by ``parameter.key`` and the learning rates, in
-        f32."""
+        """Parameters that are not exchanged, the optimizer's state by ``parameter.key``, and of its groups the learning
+        rates and what has changed since the swarm was joined; in f32."""
         saved: list[tuple[str, bytes]] = []
         self._tell_of_strangers()
         for it in self.local:
@@ -480,36 +500,51 @@ class Callbacks:
                 saved.append((it.name + _saved.LOCAL, bytes_of(numbers.to("cpu", torch.float32).contiguous())))
         if self._optimizer is None:
             return saved
+        saved.append((_saved.KIND + type(self._optimizer).__name__, _number(1.0)))
         for parameter, name, _ in self._parameters():
-            state = self._optimizer.state.get(parameter, {})
-            for key in sorted(state, key=str):
-                value = state[key]
-                form = _saved.form(value, parameter)
-                if isinstance(value, (int, float)) and not isinstance(value, bool):
-                    value = torch.tensor(float(value), dtype=torch.float32, device="cpu")
-                if _parts.is_part(value):
-                    value = _parts.whole(value)
-                if not self._speaks:
-                    # Its part of what is gathered is all that this process has to do.
-                    continue
-                if not isinstance(value, torch.Tensor) or value.is_complex():
-                    self._leaves_out(str(key), value)
-                elif value.numel() > 0:
-                    flat = value.detach().to("cpu", torch.float32).contiguous()
-                    saved.append((f"{name}.{key}", bytes_of(flat)))
-                    if form is not None:
-                        saved.append((f"{name}.{key}{_saved.FORM}", bytes_of(form)))
+            saved.extend(self._state_of(parameter, name))
         for index, group in enumerate(self._optimizer.param_groups):
-            if group.get("lr") is not None:
-                rate = torch.tensor(float(group["lr"]), dtype=torch.float32, device="cpu")
-                saved.append((f"group.{index}.lr", bytes_of(rate)))
+            begun = self._groups[index] if index < len(self._groups) else {}
+            for key, value in _saved.numbers_of(group).items():
+                if key != "lr" and value == begun.get(key):
+                    continue
+                name = f"{_saved.GROUP}{index}.{key}"
+                saved.append((name, _number(value)))
+                form = _saved.form(value, torch.empty(0))
+                if form is not None and key != "lr":
+                    saved.append((name + _saved.FORM, bytes_of(form)))
         return saved
+
+    def _state_of(self, parameter: torch.Tensor, name: str) -> "list[tuple[str, bytes]]":
+        """The optimizer's state of a parameter; none where some of it cannot be kept, as the optimizer would not
+        begin what it finds begun. At the processes that do not speak it is a part of what is gathered."""
+        assert self._optimizer is not None
+        state = self._optimizer.state.get(parameter, {})
+        saved: "Optional[list[tuple[str, bytes]]]" = []
+        for key in sorted(state, key=str):
+            value = state[key]
+            form = _saved.form(value, parameter)
+            if isinstance(value, (int, float)):
+                value = torch.tensor(float(value), dtype=torch.float32, device="cpu")
+            if _parts.is_part(value):
+                value = _parts.whole(value)
+            if not self._speaks or value is None:
+                continue
+            if not isinstance(value, torch.Tensor) or value.is_complex():
+                self._leaves_out(str(key), value)
+                saved = None
+            elif value.numel() > 0 and saved is not None:
+                flat = value.detach().to("cpu", torch.float32).contiguous()
+                saved.append((f"{name}.{key}", bytes_of(flat)))
+                if form is not None:
+                    saved.append((f"{name}.{key}{_saved.FORM}", bytes_of(form)))
+        return saved or []
 
     def restore(self, saved: Iterable[tuple[str, bytearray]]) -> None:
         """Puts back what :meth:`save` returned."""
         tensors = {name: torch.frombuffer(data, dtype=torch.float32) for name, data in saved}
         self._restore_local(tensors)
-        if self._optimizer is None:
+        if self._optimizer is None or self._is_of_another(tensors):
             return
         for parameter, name, group in self._parameters():
             prefix = f"{name}."
@@ -537,11 +572,31 @@ class Callbacks:
             if state:
                 self._optimizer.state[parameter] = state
         for index, group in enumerate(self._optimizer.param_groups):
-            rate = tensors.get(f"group.{index}.lr")
-            if rate is not None and isinstance(group.get("lr"), torch.Tensor):
-                group["lr"].fill_(float(rate[0]))
-            elif rate is not None:
-                group["lr"] = float(rate[0])
+            for key in list(group):
+                name = f"{_saved.GROUP}{index}.{key}"
+                if name not in tensors or not _saved.is_number(group[key]):
+                    continue
+                form = tensors.get(name + _saved.FORM)
+                value = float(tensors[name][0]) if form is None else _saved.formed(tensors[name], form, torch.empty(0))
+                if isinstance(group[key], torch.Tensor):
+                    group[key].fill_(value)
+                else:
+                    group[key] = value
+
+    def _is_of_another(self, tensors: "dict[str, torch.Tensor]") -> bool:
+        """Whether the state is of an optimizer of another kind, whose state this one would not understand; the log
+        says so then."""
+        kinds = [name[len(_saved.KIND) :] for name in tensors if name.startswith(_saved.KIND)]
+        own = type(self._optimizer).__name__
+        if not kinds or own in kinds:
+            return False
+        logging.getLogger("dnode").warning(
+            "the checkpoint has the state of %s, and the loop has %s: it begins with no state, and with its own learning "
+            "rate",
+            kinds[0],
+            own,
+        )
+        return True
 
     def _restore_local(self, tensors: "dict[str, torch.Tensor]") -> None:
         found = [(it, tensors[it.name + _saved.LOCAL]) for it in self.local if it.name + _saved.LOCAL in tensors]
@@ -577,10 +632,11 @@ class Callbacks:
 
     def _leaves_out(self, key: str, value: object) -> None:
         """Says once that a checkpoint lacks this of the optimizer's state."""
-        if value is not None and key not in self._told_of:
+        if key not in self._told_of:
             self._told_of.add(key)
             logging.getLogger("dnode").warning(
-                "checkpoints lack the optimizer's `%s`, which is a %s: only real numbers and tensors are kept",
+                "checkpoints lack the optimizer's state of parameters that have a `%s`, which is a %s: only real numbers "
+                "and tensors are kept; after a resume it begins anew for them",
                 key,
                 type(value).__name__,
             )

@@ -17,7 +17,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from dnode._host import Accumulated, Host, samples_of
+from dnode._host import Accumulated, Host, samples_of, unused
 from dnode._native import ConfigError
 from dnode._swarm import Swarm
 
@@ -63,8 +63,8 @@ class SwarmCallback(_Callback):
         ``"val_loss"``.
     :param settings: what else :func:`dnode.join` takes. ``steps`` is what the Trainer will do of them unless
         given. Its ``max_steps`` counts the steps of every optimizer: of two the swarm has half as many, as
-        each is to step once in a batch. ``data_dir`` is ``dnode`` in its ``log_dir``, and ``resume`` follows
-        its ``ckpt_path``.
+        each is to step once in a batch. ``data_dir`` is ``dnode`` in its ``log_dir``, or ``dnode-2`` and so on where an
+        earlier training has left its checkpoints there, and ``resume`` follows its ``ckpt_path``.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SwarmCallback(_Callback):
             self._optimizer,
             speaks=bool(trainer.is_global_zero),
             steps=steps,
-            data_dir=Path(self._saved) if self._saved is not None else Path(root) / "dnode",
+            data_dir=Path(self._saved) if self._saved is not None else unused(Path(root) / "dnode"),
             resume=self._saved is not None,
         )
 
@@ -157,7 +157,7 @@ class SwarmCallback(_Callback):
         """Tells the swarm what was measured, if ``monitor`` names it."""
         loss = trainer.callback_metrics.get(self._monitor) if self._monitor is not None else None
         if loss is not None and not trainer.sanity_checking:
-            self._host.evaluate(float(loss), 0.0, 1)
+            self._host.evaluate(float(loss), None, 1)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Writes the swarm's checkpoint beside the Trainer's."""

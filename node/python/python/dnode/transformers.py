@@ -14,7 +14,7 @@ from typing import Any, Optional, Sized
 
 import torch
 
-from dnode._host import Accumulated, Host, samples_of
+from dnode._host import Accumulated, Host, newest, samples_of, unused
 from dnode._native import ConfigError
 from dnode._swarm import Swarm
 
@@ -48,7 +48,8 @@ class SwarmCallback(TrainerCallback):
 
     :param run: the run's name.
     :param settings: what else :func:`dnode.join` takes. ``steps`` is the Trainer's ``max_steps`` unless given,
-        ``data_dir`` is ``dnode`` in its ``output_dir``, and ``resume`` follows its ``resume_from_checkpoint``.
+        ``data_dir`` is ``dnode`` in its ``output_dir``, or ``dnode-2`` and so on where an earlier training has left its
+        checkpoints there, and ``resume`` follows its ``resume_from_checkpoint``.
     """
 
     def __init__(self, run: str, **settings: Any) -> None:
@@ -68,14 +69,14 @@ class SwarmCallback(TrainerCallback):
         if getattr(args, "deepspeed", None):
             raise ConfigError("join with a Trainer whose ranks have parts of the weights: leave deepspeed out")
         self._unhook()
-        optimizer = given["optimizer"]
+        optimizer, resume = given["optimizer"], state.global_step > 0
         self._host.join(
             given["model"],
             getattr(optimizer, "optimizer", optimizer),
             speaks=bool(state.is_world_process_zero),
             steps=state.max_steps if state.max_steps > 0 else None,
-            data_dir=Path(args.output_dir) / "dnode",
-            resume=state.global_step > 0,
+            data_dir=(newest if resume else unused)(Path(args.output_dir) / "dnode"),
+            resume=resume,
         )
         self._hook_on(given["model"])
 
@@ -141,7 +142,8 @@ class SwarmCallback(TrainerCallback):
         if metrics is not None and loss is not None:
             data = getattr(given.get("eval_dataloader"), "dataset", None)
             count = len(data) if isinstance(data, Sized) else 1
-            self._host.evaluate(float(loss), float(metrics.get("eval_accuracy", 0.0)), count)
+            accuracy = metrics.get("eval_accuracy")
+            self._host.evaluate(float(loss), None if accuracy is None else float(accuracy), count)
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Writes the swarm's checkpoint beside the Trainer's."""

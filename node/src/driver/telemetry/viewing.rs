@@ -232,7 +232,7 @@ impl Viewing {
         self.shares = Some(shares);
     }
 
-    pub(super) fn evaluated(&mut self, step: u64, loss: f64, accuracy: f64) {
+    pub(super) fn evaluated(&mut self, step: u64, loss: f64, accuracy: Option<f64>) {
         self.progress.evaluated = Some(Evaluated { step, loss: number(loss), accuracy });
     }
 
@@ -466,7 +466,8 @@ fn is_quiet(since: Duration, between: Duration) -> bool {
     since > between.saturating_mul(QUIET_REPORTS).max(QUIET_MIN)
 }
 
-fn number(value: f64) -> Option<f64> {
+/// The number, if it is one.
+pub(super) fn number(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 

@@ -120,7 +120,7 @@ fn training(page: &mut Page, snapshot: &Snapshot) {
     );
     if let Some(evaluated) = progress.evaluated {
         page.optional("evaluation_loss", "Loss on held-out data, nats.", evaluated.loss);
-        page.gauge(
+        page.optional(
             "evaluation_accuracy_ratio",
             "Share of right answers on held-out data.",
             evaluated.accuracy,
@@ -341,7 +341,7 @@ mod tests {
     fn the_dashboard_asks_for_nothing_else() {
         let mut snapshot = snapshot();
         snapshot.progress.loss = Some(1.0);
-        let evaluated = Evaluated { step: 1, loss: Some(1.0), accuracy: 0.5 };
+        let evaluated = Evaluated { step: 1, loss: Some(1.0), accuracy: Some(0.5) };
         snapshot.progress.evaluated = Some(evaluated);
         let text = exposition(&snapshot);
         let dashboard = include_str!("../../../../docs/grafana/dnode.json");

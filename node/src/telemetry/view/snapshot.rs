@@ -164,8 +164,8 @@ pub struct Evaluated {
     pub step: u64,
     /// Mean loss, nats; `None` when it is not a number.
     pub loss: Option<f64>,
-    /// Share of right answers, in `[0, 1]`.
-    pub accuracy: f64,
+    /// Share of right answers, in `[0, 1]`; `None` where it is not known.
+    pub accuracy: Option<f64>,
 }
 
 /// Bytes and bytes per second.

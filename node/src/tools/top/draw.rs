@@ -126,10 +126,11 @@ impl Screen {
             .map(|peer| peer.samples_per_s)
             .sum();
         let accuracy = progress.evaluated.map_or_else(String::new, |evaluated| {
-            let loss = evaluated
-                .loss
-                .map_or_else(String::new, |loss| format!(" · held-out {}", figure(loss)));
-            format!("{loss} · accuracy {}", percent(evaluated.accuracy))
+            let said = |what, number: Option<String>| {
+                number.map_or_else(String::new, |number| format!(" · {what} {number}"))
+            };
+            let accuracy = said("accuracy", evaluated.accuracy.map(percent));
+            said("held-out", evaluated.loss.map(figure)) + &accuracy
         });
         let text = format!(
             "{living} peers · loss {}{accuracy} · {} of {} samples/s",
