@@ -159,11 +159,16 @@ fn who_is_invited_trains_and_who_is_removed_is_out_for_good() {
 fn who_may_invite_further_lets_others_in_as_far_as_that_goes_and_no_longer() {
     let root = tempfile::tempdir().unwrap();
     assert_eq!(run(root.path(), &["run", "create", "--data-dir", "owner/data"]).0, 0);
+    let has_a_ticket = |peer: &Peer| {
+        let ticket = peer.data().join("ticket");
+        wait("a ticket, whose addresses an invitation has", || ticket.exists().then_some(()));
+    };
     let mut owner = start(&root, "owner", &[]);
-    owner.address();
+    has_a_ticket(&owner);
     let first = invite(&root, "first", &["--further", "1"]);
     let mut one = start(&root, "one", &[&first, "--require-peers", "1"]);
     one.wait_event("training");
+    has_a_ticket(&one);
 
     // It lets in another one, who may let in nobody; nor may it give more than it has.
     let second = invite_from(&root, "one", "second", &["--expires", "2h"]);
