@@ -466,7 +466,6 @@ fn is_quiet(since: Duration, between: Duration) -> bool {
     since > between.saturating_mul(QUIET_REPORTS).max(QUIET_MIN)
 }
 
-/// The number, if it is one.
 pub(super) fn number(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
