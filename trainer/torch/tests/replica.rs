@@ -90,6 +90,13 @@ fn with_moments(trainer: LocalTrainer) -> Replica {
     Replica::with(Box::new(trainer), config)
 }
 
+/// Takes some steps, so that there are moments.
+fn train(replica: &mut Replica) {
+    for step in 0..5 {
+        replica.step(StepId::alone(step)).unwrap();
+    }
+}
+
 /// Weights, and first moments behind them.
 fn all(replica: &Replica) -> Vec<f32> {
     let mut values = vec![0.0; replica.fragments().elements()];
@@ -159,7 +166,7 @@ fn moments_are_exchanged_with_the_embedded_engine_and_with_libtorch() {
             };
             let mut peers = [own, with_moments(other)];
             for peer in &mut peers {
-                (0..5).for_each(|step| drop(peer.step(StepId::alone(step)).unwrap()));
+                train(peer);
             }
             let before = peers.each_ref().map(all);
             for round in 0..4 {
@@ -201,7 +208,7 @@ fn moments_are_exchanged_with_the_embedded_engine_and_with_libtorch() {
 fn moments_are_saved_and_restored_to_the_bit() {
     for kind in [OptimizerKind::Sgd, OptimizerKind::Adamw, OptimizerKind::Muon] {
         let mut own = with_moments(trainer_of(1, kind));
-        (0..5).for_each(|step| drop(own.step(StepId::alone(step)).unwrap()));
+        train(&mut own);
         let (saved, wanted) = (own.save(), all(&own));
         let mut resumed = with_moments(trainer_of(3, kind));
         resumed.restore(&saved).unwrap();
