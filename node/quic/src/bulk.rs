@@ -91,6 +91,12 @@ impl BulkConnection {
         self.connection.stats().path.lost_packets
     }
 
+    /// Longest datagram that the path was found to carry, bytes of UDP payload.
+    #[must_use]
+    pub fn datagram_bytes(&self) -> u16 {
+        self.connection.stats().path.current_mtu
+    }
+
     /// A stream to write to; waits while the other end has as many as it allows.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! Bulk connections beside libp2p connections on the same socket.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use dnode_quic::limits::{BULK_ARRIVALS_MAX, SOCKET_BUFFER_BYTES};
+use dnode_quic::limits::{BULK_ARRIVALS_MAX, NEAR_DATAGRAM_MAX, SOCKET_BUFFER_BYTES};
 use dnode_quic::{BulkConnection, BulkReceive, Error};
 use libp2p_core::Multiaddr;
 use libp2p_core::muxing::StreamMuxerBox;
@@ -56,6 +58,22 @@ async fn each_end_of_a_libp2p_connection_can_open_one_beside_it() {
     drop((here, there));
     let error = soon(bulk_a.open_beside(b.id)).await.unwrap_err();
     assert!(matches!(error, Error::NotConnected));
+}
+
+/// Loopback carries far more than an Ethernet frame, and each datagram has a cost of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn datagrams_inside_a_host_come_to_be_as_long_as_is_tried() {
+    let (_nodes, opened, arrived, _) = pair().await;
+    for connection in [&opened, &arrived] {
+        // The last probe is as near to the bound as the search goes: within 20 bytes (quinn).
+        let least = NEAR_DATAGRAM_MAX - 20;
+        soon(async {
+            while connection.datagram_bytes() < least {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
