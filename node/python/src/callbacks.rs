@@ -47,7 +47,7 @@ impl Callbacks {
                 Vec::new()
             })
         });
-        // Other threads of Python go on meanwhile; each vector's bytes are freed as soon as they are read.
+        // Other threads of Python go on meanwhile.
         let tensor = |(name, bytes): (String, PyBackedBytes)| {
             let (numbers, _) = bytes.as_chunks::<WIDTH>();
             let numbers = numbers.iter().map(|&number| f32::from_ne_bytes(number));

@@ -34,27 +34,30 @@ print("ANOTHER", [it.membership for it in shown])
 try:
     cell(data_dir="other")
 except dnode.ConfigError as error:
-    print("REFUSED", str(error).partition(": ")[2])
+    print("REFUSED", str(error).partition(": ")[2], [it.membership for it in shown])
 ''').wait()
     assert "SAME FOLDER left joined 14" in log, log
     assert "SAME MODEL ['left', 'left', 'joined'] 7" in log, log
     assert "ANOTHER ['left', 'left', 'joined', 'joined']" in log, log
-    assert "REFUSED give resume=True to go on from it, or another data_dir" in log, log
+    # Who is refused is still where it was.
+    said = "REFUSED give resume=True to go on from it, or another data_dir ['left', 'left', 'joined', 'joined']"
+    assert said in log, log
 
 
 def test_a_launched_script_joins_one_swarm_after_the_other(package: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PRELUDE + '''
-def train(run):
+def train(run, **more):
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    with dnode.join(model, optimizer, run=run, local_steps=5, steps=200) as swarm:
+    with dnode.join(model, optimizer, run=run, local_steps=5, steps=200, **more) as swarm:
         while swarm.membership == "joined":
             swarm.step(one_step(model, optimizer, torch.default_generator), samples=32)
         ended = swarm.leave()
         print("ENDED", run, swarm.data_dir.name, ended["exchanges"] > 0)
 train("first")
 train("second")
+train("first", resume=True)
 ''')
     caller = tmp_path / "caller.py"
     caller.write_text(
@@ -64,31 +67,28 @@ train("second")
     assert done.returncode == 0, done.stdout + done.stderr
     ends = sorted(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("ENDED"))
     folders = [(run, folder) for run, folder, *_ in ends]
-    assert folders == [("first", "0"), ("first", "1"), ("second", "0-2"), ("second", "1-2")], done.stdout
-    assert [end[-1] for end in ends] == ["True"] * 4, done.stdout
+    first, second = [("first", "0")] * 2 + [("first", "1")] * 2, [("second", "0-2"), ("second", "1-2")]
+    assert folders == first + second, done.stdout
+    assert sum(end[-1] == "True" for end in ends) >= 4, done.stdout
 
 
 @pytest.mark.parametrize("framework", ["lightning", "transformers"])
-def test_training_twice_has_a_folder_for_each_and_goes_on_in_the_last(start: Start, framework: str) -> None:
+def test_training_twice_has_a_folder_for_each(start: Start, framework: str) -> None:
     text = '''
 callback = SwarmCallback(run="twice", **{key: it for key, it in LOCAL.items() if key != "data_dir"})
 for _ in range(2):
     module, trainer = fit(0, callback, 20)
 found = sorted(path.parent.name for path in Path("out").glob("dnode*/checkpoints"))
-if FRAMEWORK == "lightning":
-    trainer.save_checkpoint("last.ckpt")
-    print("FOUND", found)
-else:
-    trainer.save_state()
-    print("FOUND", found)
+print("FOUND", found)
 '''
-    head = f"from pathlib import Path\nFRAMEWORK = {framework!r}\n"
+    head = "from pathlib import Path\n"
     log = start("0", head + DATA + (LIGHTNING if framework == "lightning" else TRANSFORMERS) + text).wait(None)
     assert "FOUND ['dnode', 'dnode-2']" in log, log
 
 
 def test_the_last_of_several_folders_is_the_one_to_go_on_from(start: Start) -> None:
     log = start("0", '''
+import shutil
 from pathlib import Path
 from dnode._host import newest, unused
 base = Path("out/dnode")
@@ -96,9 +96,12 @@ print("NONE", unused(base), newest(base))
 for name in ("dnode", "dnode-2"):
     Path("out", name, "checkpoints", "7").mkdir(parents=True)
     print("THEN", unused(base), newest(base))
+shutil.rmtree(base)
+print("GAP", unused(base), newest(base))
 ''').wait()
     assert "NONE out/dnode out/dnode" in log, log
     assert "THEN out/dnode-2 out/dnode\nTHEN out/dnode-3 out/dnode-2" in log, log
+    assert "GAP out/dnode-3 out/dnode-2" in log, log
 
 
 def test_a_backward_pass_of_weights_that_were_moved_is_refused(start: Start) -> None:

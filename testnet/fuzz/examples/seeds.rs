@@ -91,7 +91,7 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
         ("tokenizer", tokenizer.bytes().to_vec()),
         ("model_file", config.into()),
         ("images", vec![0, 0, 1, 0, 1]),
-        ("checkpoint", vec![1, 0, 40, 2, 1]),
+        ("checkpoint", vec![2, 0, 40, 2, 1]),
         ("weights", vec![0, 0, 40, 2, 1]),
     ]
 }

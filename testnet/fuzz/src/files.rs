@@ -154,8 +154,8 @@ fn relisted(
     Some((manifest.clone(), manifest_now.to_string().into_bytes()))
 }
 
-/// Changes to a file of weights that holds, or `data` as one: as `dnode` writes it, in a folder of
-/// `transformers`, or as the index of such a folder.
+/// Changes to a file of weights that holds, or `data` as one: as `dnode` writes it; in a folder of `transformers`,
+/// where its names are refused unless `data` has others; or as the index of such a folder.
 pub fn weights(data: &[u8]) {
     let Some((choice, changes)) = data.split_first() else { return };
     let (model, shape) = small_llama();

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Optional, Union
+from typing import Any, Mapping, Optional, Union
 
 import torch
 import torch.distributed as group
@@ -19,25 +18,27 @@ _FIGURES = ("peers", "exchanges", "commits", "position", "staleness", "distance"
 
 
 def unused(folder: Path) -> Path:
-    """``folder``, or where an earlier training has left checkpoints there the first of ``folder-2``, ``folder-3`` …
-    that has none."""
-    return next(it for it in _numbered(folder) if not any(it.glob("checkpoints/*")))
+    """``folder``, or where an earlier training has left checkpoints there ``folder-2``, ``folder-3`` …: behind the
+    last that has some."""
+    last = _with_checkpoints(folder)
+    number = last[-1] + 1 if last else 1
+    return folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
 
 
 def newest(folder: Path) -> Path:
     """The last of ``folder``, ``folder-2`` … that has checkpoints; ``folder`` if none has."""
-    found = folder
-    for it in _numbered(folder):
-        if not any(it.glob("checkpoints/*")):
-            return found
-        found = it
-    return found
+    last = _with_checkpoints(folder)
+    return folder if not last or last[-1] == 1 else folder.with_name(f"{folder.name}-{last[-1]}")
 
 
-def _numbered(folder: Path) -> Iterator[Path]:
-    yield folder
-    for number in itertools.count(2):
-        yield folder.with_name(f"{folder.name}-{number}")
+def _with_checkpoints(folder: Path) -> "list[int]":
+    """Numbers of the folders that have some, in their order."""
+    found = [1] if any(folder.glob("checkpoints/*")) else []
+    for other in folder.parent.glob(f"{folder.name}-*"):
+        number = other.name[len(folder.name) + 1 :]
+        if number.isdecimal() and int(number) > 1 and any(other.glob("checkpoints/*")):
+            found.append(int(number))
+    return sorted(found)
 
 
 class Host:
@@ -95,7 +96,7 @@ class Host:
         """The settings, with what the framework knows where they say nothing."""
         config = self._settings.get("config") or {}
         defaults: dict[str, Any] = {} if steps is None else {"steps": steps}
-        launched = _launch.folder(resume)
+        launched = _launch.folder(self._run, resume)
         if launched is None:
             defaults["data_dir"] = str(data_dir)
         given = _options.with_defaults(self._settings, config, defaults)

@@ -67,7 +67,7 @@ class Joining:
                 placed = _state.place(self.resume, self.run, options.data_dir)
             rest = (ticket, sorted(self.agreed.items()), self.resumes, self.raises)
             node = _native.Node(self.run, options.texts, model, rest)
-            _launch.joined(self.resume is True)
+            _launch.joined(self.run, self.resume is True)
             return node, options.temporary
         except BaseException:
             # A checkpoint that was refused would be in the way of the next start.
@@ -82,7 +82,7 @@ class Joining:
         tickets = [word for word in self.bootstrap if word not in addresses]
         if addresses:
             given["bootstrap"] = addresses
-        given = with_defaults(given, self.config, _launch.place(self.resume is True) or {})
+        given = with_defaults(given, self.config, _launch.place(self.run, self.resume is True) or {})
         options = Options(given, self.config)
         ticket = self.ticket or next(iter(tickets), None)
         if ticket is None and not options.is_open and "network.secret_file" not in keys(given, self.config):

@@ -55,7 +55,8 @@ def launch(
         for rank in range(n):
             own = root / str(rank)
             own.mkdir(parents=True, exist_ok=True)
-            (own / "address").unlink(missing_ok=True)
+            for stale in [own, *root.glob(f"{rank}-*")]:
+                (stale / "address").unlink(missing_ok=True)
             place = {RANK: str(rank), SIZE: str(n), FOLDER: str(root)}
             peers.append(subprocess.Popen(command, env={**os.environ, **place}))
         _wait(peers, command, until, timeout)
@@ -103,35 +104,42 @@ def _end(peers: list[subprocess.Popen[bytes]]) -> None:
             peer.wait()
 
 
-#: The last swarm that this process has joined where :func:`launch` has started it, from 1.
-_last = 0
+#: Swarms that this process has joined where :func:`launch` has started it, from 1, by their runs.
+_numbers: "dict[str, int]" = {}
 
 
-def joined(resumes: bool) -> None:
+def joined(run: str, resumes: bool) -> None:
     """This process has joined; the next swarm that it joins and does not resume has folders of its own."""
-    global _last
-    _last = _number(resumes)
+    _numbers[run] = _number(run, resumes)
 
 
-def _number(resumes: bool) -> int:
-    return max(1, _last if resumes else _last + 1)
+def _number(run: str, resumes: bool) -> int:
+    if resumes and run in _numbers:
+        return _numbers[run]
+    return max(_numbers.values(), default=0) + 1
 
 
-def folder(resumes: bool) -> Optional[Path]:
+def folder(run: str, resumes: bool) -> Optional[Path]:
     """The folder of this process where :func:`launch` has started it, else ``None``; for the second swarm that it
-    joins ``0-2`` and so on. ``resumes``: whether it goes on with the last one."""
+    joins ``0-2`` and so on. ``resumes``: whether it goes on with the last one of this run."""
     rank = os.environ.get(RANK)
-    return None if rank is None else _of(rank, resumes)
+    return None if rank is None else _of(rank, run, resumes)
 
 
-def _of(rank: str, resumes: bool) -> Path:
-    number = _number(resumes)
+def _of(rank: str, run: str, resumes: bool) -> Path:
+    number = _number(run, resumes)
     return Path(os.environ[FOLDER]) / (rank if number == 1 else f"{rank}-{number}")
 
 
-def place(resumes: bool) -> Optional[dict[str, Any]]:
+def left(data_dir: Path) -> None:
+    """The peer has left: where :func:`launch` has started this process, nobody looks for it there any more."""
+    if RANK in os.environ:
+        (data_dir / "address").unlink(missing_ok=True)
+
+
+def place(run: str, resumes: bool) -> Optional[dict[str, Any]]:
     """The settings of this process where :func:`launch` has started it, else ``None``."""
-    own = folder(resumes)
+    own = folder(run, resumes)
     if own is None:
         return None
     found: dict[str, Any] = {
@@ -142,7 +150,7 @@ def place(resumes: bool) -> Optional[dict[str, Any]]:
         "open": True,
     }
     if os.environ[RANK] != "0":
-        found["bootstrap"] = [_address(_of("0", resumes) / "address")]
+        found["bootstrap"] = [_address(_of("0", run, resumes) / "address")]
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import torch
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 #: Where optimizers keep the mean of gradients: Adam and those like it, then SGD, RMSprop and Muon.
 _KEYS = ("exp_avg", "momentum_buffer")
 #: Optimizers of which the log has said that their moments are not found.
-_told: "set[int]" = set()
+_told: "weakref.WeakSet[torch.optim.Optimizer]" = weakref.WeakSet()
 #: Where the correction of Adam's first moment differs from 1 by less, it is taken for 1.
 _CORRECTED = 1e-4
 
@@ -74,8 +75,8 @@ class Moment:
             kept = state.get(key)
             if isinstance(kept, torch.Tensor) and kept.shape == self.parameter.shape:
                 return kept
-        if state and all(state.get(key) is None for key in _KEYS) and id(self._optimizer) not in _told:
-            _told.add(id(self._optimizer))
+        if state and all(state.get(key) is None for key in _KEYS) and self._optimizer not in _told:
+            _told.add(self._optimizer)
             LOGGER.warning(
                 "gossip.moments: %s keeps neither %s for a parameter of %s, but %s: zeros are exchanged in their place; "
                 "leave gossip.moments out",

@@ -14,6 +14,8 @@ FORM = ":form"
 LOCAL = ":weights"
 #: Before the name of the kind of optimizer whose state it is.
 KIND = "optimizer:"
+#: What a group says of how an optimizer computes: as the loop of the start has it.
+_SWITCHES = ("capturable", "differentiable", "foreach", "fused", "maximize")
 #: Before the number of a group of the optimizer, and the name of what it says.
 GROUP = "group."
 #: Types of state by their place in this list, which only grows; a number of Python's has no shape.
@@ -46,7 +48,7 @@ def is_number(value: Any) -> bool:
 def numbers_of(group: "Mapping[str, Any]") -> "dict[str, Union[int, float]]":
     """What a group of an optimizer says in single numbers: its learning rate, and what else a loop, a scheduler or
     the optimizer may change, such as a step that is counted there."""
-    found = {key: value for key, value in group.items() if key != "params" and is_number(value)}
+    found = {key: value for key, value in group.items() if key not in _SWITCHES and is_number(value)}
     return {key: value.item() if isinstance(value, torch.Tensor) else value for key, value in found.items()}
 
 

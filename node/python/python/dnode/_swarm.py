@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
-from dnode import _logging, _native, _state, _view
+from dnode import _launch, _logging, _native, _state, _view
 from dnode._native import ConfigError
 from dnode._joining import Joining, Told
 from dnode._step import Event, Membership, Step
@@ -145,12 +145,21 @@ def _leave_all() -> None:
         _logging.drain()
 
 
-def _leave_before(tensors: "set[int]", folder: Optional[Path]) -> None:
+def _leave_before(tensors: "set[int]", joining: Joining) -> None:
     """Leaves the swarms of this process that have some of these tensors, or this folder: a notebook's cell that joins
-    has run again, before Python has freed what it made the last time."""
+    has run again, before Python has freed what it made the last time.
+
+    :raises ConfigError: where the new one would be refused for the last checkpoint of the old one.
+    """
+    folder = joining.folder
+    same = [it for it in _open if it._held is not None and folder is not None and it.data_dir.resolve() == folder]
+    if same and not joining.resumes:
+        raise ConfigError(
+            f"{folder} is that of a swarm which this process has joined: give resume=True to go on from it, or another "
+            "data_dir"
+        )
     for swarm in list(_open):
-        held = swarm._held is not None and folder is not None and swarm.data_dir.resolve() == folder
-        if held or any(id(it.tensor) in tensors for it in swarm._tensors):
+        if swarm in same or any(id(it.tensor) in tensors for it in swarm._tensors):
             _logging.LOGGER.info("leaves the swarm that this process had joined before: it joins again")
             swarm._leave_quietly()
 
@@ -197,7 +206,7 @@ class Swarm:
         host = _torch.Host() if self._link is None else _torch.Host(self._link.size, self._link.speaks)
         collected = _torch.collect(model, optimizer, buffers, host, excluded)
         self._tensors, self._local = collected.exchanged, collected.local
-        _leave_before({id(it.tensor) for it in self._tensors}, joining.folder)
+        _leave_before({id(it.tensor) for it in self._tensors}, joining)
         self._moments: "list[Moment]" = []
         if joining.moments:
             self._moments = _moments.of(self._tensors, optimizer, self._link is not None)
@@ -503,6 +512,8 @@ class Swarm:
             return
         _open.discard(self)
         self._release()
+        if self._held is not None:
+            _launch.left(self.data_dir)
         self._remove_temporary()
 
     def _release(self) -> None:
