@@ -12,8 +12,8 @@ use crate::address::is_near;
 use crate::congestion::TolerantFactory;
 use crate::error::SetUpError;
 use crate::limits::{
-    BIDIRECTIONAL_STREAMS_MAX, CONNECTION_WINDOW, HANDSHAKES_MAX, IDLE_TIMEOUT, INCOMING_BYTES_MAX,
-    INCOMING_MAX, KEEP_ALIVE, NEAR_DATAGRAM_MAX, NEAR_RTT, STREAM_WINDOW,
+    BIDIRECTIONAL_STREAMS_MAX, CONNECTION_WINDOW, HANDSHAKES_MAX, HOST_DATAGRAM_MAX, IDLE_TIMEOUT,
+    INCOMING_BYTES_MAX, INCOMING_MAX, KEEP_ALIVE, NEAR_RTT, STREAM_WINDOW,
     UNIDIRECTIONAL_STREAMS_MAX,
 };
 use crate::tls::{Identity, Verifier};
@@ -48,17 +48,38 @@ impl Purpose {
     }
 }
 
+/// One for ends inside this host, one for ends that are near, and one for all others.
+#[derive(Clone, Debug)]
+pub(crate) struct ByDistance<T> {
+    host: T,
+    near: T,
+    pub(crate) far: T,
+}
+
+impl<T> ByDistance<T> {
+    /// The one for an end at `ip`.
+    pub(crate) fn of(&self, ip: IpAddr) -> &T {
+        if ip.to_canonical().is_loopback() {
+            &self.host
+        } else if is_near(ip) {
+            &self.near
+        } else {
+            &self.far
+        }
+    }
+
+    fn map<U>(&self, make: impl Fn(&T) -> U) -> ByDistance<U> {
+        ByDistance { host: make(&self.host), near: make(&self.near), far: make(&self.far) }
+    }
+}
+
 /// Everything that endpoints and dials are made from.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     identity: Identity,
-    transport: Arc<TransportConfig>,
-    /// The same for ends that are near.
-    near: Arc<TransportConfig>,
+    transports: ByDistance<Arc<TransportConfig>>,
     pub(crate) endpoint: EndpointConfig,
-    pub(crate) server: quinn::ServerConfig,
-    /// The same for ends that are near.
-    pub(crate) near_server: Arc<quinn::ServerConfig>,
+    pub(crate) servers: ByDistance<Arc<quinn::ServerConfig>>,
     /// What the swarm's connections are for.
     pub(crate) swarm: Purpose,
 }
@@ -66,9 +87,7 @@ pub(crate) struct Config {
 impl Config {
     pub(crate) fn new(key: &Keypair, swarm: Purpose) -> Result<Self, SetUpError> {
         let identity = Identity::new(key)?;
-        let mut near = transport();
-        near.initial_rtt(NEAR_RTT).mtu_discovery_config(Some(found_up_to(NEAR_DATAGRAM_MAX)));
-        let (transport, near) = (Arc::new(transport()), Arc::new(near));
+        let transports = transports();
         let reset_key = key.derive_secret(b"dnode QUIC stateless reset").ok_or_else(|| {
             SetUpError::Certificate("the key has no secret to derive from".into())
         })?;
@@ -77,18 +96,19 @@ impl Config {
             .map_err(|error| SetUpError::Quic(error.to_string()))?;
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
         server
-            .transport_config(Arc::clone(&transport))
             .max_incoming(INCOMING_MAX)
             .incoming_buffer_size(INCOMING_BYTES_MAX)
             .incoming_buffer_size_total(INCOMING_BYTES_MAX * HANDSHAKES_MAX as u64);
         let mut endpoint = EndpointConfig::new(Arc::new(ResetKey(reset_key)));
         endpoint
-            .max_udp_payload_size(NEAR_DATAGRAM_MAX)
+            .max_udp_payload_size(HOST_DATAGRAM_MAX)
             .map_err(|error| SetUpError::Quic(error.to_string()))?;
-        let mut near_server = server.clone();
-        near_server.transport_config(Arc::clone(&near));
-        let near_server = Arc::new(near_server);
-        Ok(Self { identity, transport, near, endpoint, server, near_server, swarm })
+        let servers = transports.map(|transport| {
+            let mut server = server.clone();
+            server.transport_config(Arc::clone(transport));
+            Arc::new(server)
+        });
+        Ok(Self { identity, transports, endpoint, servers, swarm })
     }
 
     /// A dial at `remote` to `expected`, or to whoever answers, and who did.
@@ -101,8 +121,7 @@ impl Config {
         let crypto =
             QuicClientConfig::try_from(tls).map_err(|error| SetUpError::Quic(error.to_string()))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-        let transport = if is_near(remote) { &self.near } else { &self.transport };
-        config.transport_config(Arc::clone(transport));
+        config.transport_config(Arc::clone(self.transports.of(remote)));
         Ok((config, verifier))
     }
 }
@@ -110,7 +129,7 @@ impl Config {
 /// The same for all kinds of connection, because a server chooses before it knows the kind.
 ///
 /// Segmentation offload stays on: it is worth a factor of four. Path MTU discovery keeps quinn's bound
-/// of 1452 bytes where the other end is far: no line between two places carries more.
+/// of 1452 bytes where a network lies between: most carry no more, and some cut up what is longer.
 fn transport() -> TransportConfig {
     let mut config = TransportConfig::default();
     let idle = u32::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
@@ -126,6 +145,13 @@ fn transport() -> TransportConfig {
         .mtu_discovery_config(Some(MtuDiscoveryConfig::default()))
         .congestion_controller_factory(Arc::new(TolerantFactory));
     config
+}
+
+fn transports() -> ByDistance<Arc<TransportConfig>> {
+    let (mut host, mut near) = (transport(), transport());
+    host.initial_rtt(NEAR_RTT).mtu_discovery_config(Some(found_up_to(HOST_DATAGRAM_MAX)));
+    near.initial_rtt(NEAR_RTT);
+    ByDistance { host: Arc::new(host), near: Arc::new(near), far: Arc::new(transport()) }
 }
 
 /// Path MTU discovery that tries datagrams of at most so many bytes.
@@ -166,6 +192,16 @@ mod tests {
             assert_eq!(Purpose::of(purpose.name().as_bytes()), Some(purpose));
         }
         assert_eq!(Purpose::of(b"h3"), None);
+    }
+
+    #[test]
+    fn long_datagrams_are_tried_inside_this_host_alone() {
+        let (host, near, far) = ("host", "near", "far");
+        let which = ByDistance { host, near, far };
+        let of = |ip: &str| *which.of(ip.parse().unwrap());
+        assert_eq!(["127.0.0.1", "::1", "::ffff:127.0.0.1"].map(of), [host; 3]);
+        assert_eq!(["10.1.2.3", "192.168.0.9", "fe80::1"].map(of), [near; 3]);
+        assert_eq!(["192.0.2.1", "2001:db8::7"].map(of), [far; 2]);
     }
 
     #[test]

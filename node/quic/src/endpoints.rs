@@ -10,7 +10,7 @@ use libp2p_core::transport::{ListenerId, PortUse};
 use libp2p_identity::PeerId;
 use quinn::{Endpoint, TokioRuntime};
 
-use crate::config::Config;
+use crate::config::{ByDistance, Config};
 use crate::socket::{self, Buffers};
 
 /// A socket that accepts connections.
@@ -21,8 +21,8 @@ pub(crate) struct Listening {
     pub(crate) local: SocketAddr,
     /// The same socket, to send from beside QUIC.
     pub(crate) socket: Arc<UdpSocket>,
-    /// How connections of ends that are near are accepted.
-    pub(crate) near: Arc<quinn::ServerConfig>,
+    /// How connections are accepted.
+    pub(crate) servers: ByDistance<Arc<quinn::ServerConfig>>,
 }
 
 #[derive(Debug, Default)]
@@ -71,14 +71,14 @@ impl Endpoints {
         let (socket, buffers) = socket::bind(address)?;
         let local = socket.local_addr()?;
         let same = Arc::new(socket.try_clone()?);
-        let near = Arc::clone(&self.config.near_server);
+        let servers = self.config.servers.clone();
         let endpoint = Endpoint::new(
             self.config.endpoint.clone(),
-            Some(self.config.server.clone()),
+            Some((*servers.far).clone()),
             socket,
             Arc::new(TokioRuntime),
         )?;
-        let listening = Listening { id, endpoint, local, socket: same, near };
+        let listening = Listening { id, endpoint, local, socket: same, servers };
         let mut sockets = self.sockets();
         sockets.note(buffers);
         sockets.listening.push(listening.clone());

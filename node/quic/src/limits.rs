@@ -28,11 +28,10 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// a local network. A lost first packet is sent again after three times that, not after a second.
 pub const NEAR_RTT: Duration = Duration::from_millis(50);
 
-/// Longest datagram that is tried where the other end is near, bytes of UDP payload: this machine's own
-/// interface and jumbo frames of a local network carry more than an Ethernet frame of 1,500, and each
-/// datagram costs a seal, a header and an acknowledgement's share whatever its length. Ten segments, as
-/// many as quinn hands to the kernel at once, stay below the 64 KiB of one call.
-pub const NEAR_DATAGRAM_MAX: u16 = 6_500;
+/// Longest datagram that is tried inside this host, bytes of UDP payload: each one costs a seal, a header and a
+/// part of an acknowledgement whatever its length. Ten segments, as many as quinn hands to the kernel at once,
+/// stay below the 64 KiB of one call.
+pub const HOST_DATAGRAM_MAX: u16 = 6_500;
 
 /// How long a handshake may take: several retransmissions of its first packets on a slow link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -14,7 +14,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::address::is_near;
 use crate::bulk::BulkConnection;
 use crate::config::Purpose;
 use crate::connection::identified;
@@ -85,11 +84,8 @@ async fn sort(incoming: Incoming, listening: Listening, outlets: Outlets) {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let remote = incoming.remote_address();
     let sorted = timeout_at(deadline, async {
-        let mut connecting = if is_near(remote.ip()) {
-            incoming.accept_with(Arc::clone(&listening.near))?
-        } else {
-            incoming.accept()?
-        };
+        let server = listening.servers.of(remote.ip());
+        let mut connecting = incoming.accept_with(Arc::clone(server))?;
         let data = connecting.handshake_data().await?;
         let data = data.downcast::<HandshakeData>().map_err(|_| Error::NoIdentity)?;
         let name = data.protocol.as_deref().unwrap_or_default();

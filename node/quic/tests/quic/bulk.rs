@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use dnode_quic::limits::{BULK_ARRIVALS_MAX, NEAR_DATAGRAM_MAX, SOCKET_BUFFER_BYTES};
+use dnode_quic::limits::{BULK_ARRIVALS_MAX, HOST_DATAGRAM_MAX, SOCKET_BUFFER_BYTES};
 use dnode_quic::{BulkConnection, BulkReceive, Error};
 use libp2p_core::Multiaddr;
 use libp2p_core::muxing::StreamMuxerBox;
@@ -66,7 +66,7 @@ async fn datagrams_inside_a_host_come_to_be_as_long_as_is_tried() {
     let (_nodes, opened, arrived, _) = pair().await;
     for connection in [&opened, &arrived] {
         // The last probe is as near to the bound as the search goes: within 20 bytes (quinn).
-        let least = NEAR_DATAGRAM_MAX - 20;
+        let least = HOST_DATAGRAM_MAX - 20;
         soon(async {
             while connection.datagram_bytes() < least {
                 tokio::time::sleep(Duration::from_millis(5)).await;
