@@ -157,6 +157,7 @@ fn relisted(
 /// Changes to a file of weights that holds, or `data` as one: as `dnode` writes it; in a folder of `transformers`,
 /// where its names are refused unless `data` has others; or as the index of such a folder.
 pub fn weights(data: &[u8]) {
+    static SOUND: OnceLock<Vec<u8>> = OnceLock::new();
     let Some((choice, changes)) = data.split_first() else { return };
     let (model, shape) = small_llama();
     let of = |init| {
@@ -164,7 +165,7 @@ pub fn weights(data: &[u8]) {
         let model = ModelConfig { init, ..model.clone() };
         LocalConfig { model, optimizer, seed: 1, batch: 1, steps: 1, threads: 1, recompute: false }
     };
-    let sound = sound_weights(&of(None), shape);
+    let sound = SOUND.get_or_init(|| sound_weights(&of(None), shape));
     let mut file = sound.clone();
     if choice & 1 == 0 {
         change(&mut file, changes);
@@ -177,10 +178,10 @@ pub fn weights(data: &[u8]) {
     write(&folder.path().join(name), &file);
     if name != "parameters.safetensors" {
         write(&folder.path().join("config.json"), b"{}");
-        write(&folder.path().join("a.safetensors"), &sound_weights(&of(None), shape));
+        write(&folder.path().join("a.safetensors"), sound);
     }
     let loaded = initial_parameters(&of(Some(folder.path().to_owned())), shape);
-    let is_sound = file == sound && name == "parameters.safetensors";
+    let is_sound = file == *sound && name == "parameters.safetensors";
     assert!(!is_sound || loaded.is_ok(), "sound weights are loaded: {loaded:?}");
     if let Ok((layout, values)) = loaded {
         assert_eq!(values.len(), layout.parameters());

@@ -20,25 +20,23 @@ _FIGURES = ("peers", "exchanges", "commits", "position", "staleness", "distance"
 def unused(folder: Path) -> Path:
     """``folder``, or where an earlier training has left checkpoints there ``folder-2``, ``folder-3`` …: behind the
     last that has some."""
-    last = _with_checkpoints(folder)
-    number = last[-1] + 1 if last else 1
-    return folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+    return _numbered(folder, _last_with_checkpoints(folder) + 1)
 
 
 def newest(folder: Path) -> Path:
     """The last of ``folder``, ``folder-2`` … that has checkpoints; ``folder`` if none has."""
-    last = _with_checkpoints(folder)
-    return folder if not last or last[-1] == 1 else folder.with_name(f"{folder.name}-{last[-1]}")
+    return _numbered(folder, _last_with_checkpoints(folder))
 
 
-def _with_checkpoints(folder: Path) -> "list[int]":
-    """Numbers of the folders that have some, in their order."""
-    found = [1] if any(folder.glob("checkpoints/*")) else []
-    for other in folder.parent.glob(f"{folder.name}-*"):
-        number = other.name[len(folder.name) + 1 :]
-        if number.isdecimal() and int(number) > 1 and any(other.glob("checkpoints/*")):
-            found.append(int(number))
-    return sorted(found)
+def _numbered(folder: Path, number: int) -> Path:
+    return folder if number <= 1 else folder.with_name(f"{folder.name}-{number}")
+
+
+def _last_with_checkpoints(folder: Path) -> int:
+    """The number of the last folder that has some; 0 where none has."""
+    told = (other.name[len(folder.name) + 1 :] for other in folder.parent.glob(f"{folder.name}-*"))
+    numbers = [1, *(int(number) for number in told if number.isdecimal() and int(number) > 1)]
+    return max((it for it in numbers if any(_numbered(folder, it).glob("checkpoints/*"))), default=0)
 
 
 class Host:

@@ -38,7 +38,7 @@ _STATES: tuple[Any, ...] = (
 _LOW = 1 << 20
 
 
-def is_number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     """Whether it is one number, of Python or as a tensor."""
     if isinstance(value, torch.Tensor):
         return value.numel() == 1 and not value.is_complex()
@@ -48,7 +48,7 @@ def is_number(value: Any) -> bool:
 def numbers_of(group: "Mapping[str, Any]") -> "dict[str, Union[int, float]]":
     """What a group of an optimizer says in single numbers: its learning rate, and what else a loop, a scheduler or
     the optimizer may change, such as a step that is counted there."""
-    found = {key: value for key, value in group.items() if key not in _SWITCHES and is_number(value)}
+    found = {key: value for key, value in group.items() if key not in _SWITCHES and _is_number(value)}
     return {key: value.item() if isinstance(value, torch.Tensor) else value for key, value in found.items()}
 
 

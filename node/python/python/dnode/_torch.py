@@ -572,9 +572,9 @@ class Callbacks:
             if state:
                 self._optimizer.state[parameter] = state
         for index, group in enumerate(self._optimizer.param_groups):
-            for key in list(group):
+            for key in _saved.numbers_of(group):
                 name = f"{_saved.GROUP}{index}.{key}"
-                if name not in tensors or not _saved.is_number(group[key]):
+                if name not in tensors:
                     continue
                 form = tensors.get(name + _saved.FORM)
                 value = float(tensors[name][0]) if form is None else _saved.formed(tensors[name], form, torch.empty(0))
